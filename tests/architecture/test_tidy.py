@@ -28,7 +28,7 @@ FUNCTION_LINES_P95_MAX = 39  # 95 of 100 are well below a screen
 VAGUE = {"base", "common", "core", "helper", "helpers", "manager", "misc", "util", "utils"}
 
 #: The files that implement the ports Clock and Chance: the only ones that ask the machine.
-CLOCK_FILES = (f"{PACKAGE}ports.py", f"{PACKAGE}settings.py")
+CLOCK_FILES = (f"{PACKAGE}world.py",)
 
 #: What makes two runs of one seed differ (a dot at the end: all of that module).
 CHANCE = (
