@@ -1,0 +1,352 @@
+"""`App`: topics, handlers and models; the only place that names the concrete parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
+from uuid import UUID
+
+from headrace import errors
+from headrace.event.contract import NAME, Contract, Event, contract_of
+from headrace.gate.retry import RetryPolicy
+from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, Handler, caller_names, declare
+from headrace.runtime.publish import Options, ParentRef, prepare
+from headrace.settings import Settings, load
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headrace.ports import Chance, Clock, Faults, Journal, Model, Observer
+    from headrace.runtime.worker import Worker
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Published(NamedTuple):
+    """What became of one published event."""
+
+    event_id: UUID
+    #: True when the same event was in the journal already.
+    duplicate: bool
+
+
+class App:
+    """An application: its handlers, the events they exchange, and the journal they share.
+
+    ``name`` is part of the name of each handler (``name.function``), under which the journal keeps its
+    progress.  ``journal`` overrides the setting of that name.  ``events`` names event classes that no
+    handler mentions, so that they are known on their topics.  An app can be opened, run and closed by one
+    event loop at a time; it holds nothing open until then, so it may be imported before a fork.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        journal: str | None = None,
+        events: Iterable[type[Event]] = (),
+        principal: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        if not NAME.fullmatch(name):
+            raise errors.ContractInvalid(f"The app name {name!r} has characters that are not allowed.", type="App")
+        self.name = name
+        self.principal = principal or f"service:{name}"
+        self.handlers: dict[str, Handler] = {}
+        self.contracts: dict[str, Contract] = {}
+        self._journal_url = journal
+        self._given = settings
+        self._settings: Settings | None = settings
+        self._world: World | None = None
+        self._journal: Journal | None = None
+        self._opened = False
+        self._stamps: dict[str, int] = {}
+        for event in events:
+            self._know(contract_of(event))
+
+    # --- declaring ----------------------------------------------------------------------------
+
+    @overload
+    def handler(self, fn: F) -> F: ...
+    @overload
+    def handler(
+        self,
+        fn: None = None,
+        *,
+        model: Model | None = None,
+        name: str | None = None,
+        version: str | int = 1,
+        retry: RetryPolicy | None = None,
+        concurrency: int | None = None,
+        deadline_ms: int = DEADLINE_MS_DEFAULT,
+        start: str = "earliest",
+    ) -> Callable[[F], F]: ...
+    def handler(
+        self,
+        fn: F | None = None,
+        *,
+        model: Model | None = None,
+        name: str | None = None,
+        version: str | int = 1,
+        retry: RetryPolicy | None = None,
+        concurrency: int | None = None,
+        deadline_ms: int = DEADLINE_MS_DEFAULT,
+        start: str = "earliest",
+    ) -> F | Callable[[F], F]:
+        """Declare a function as a handler; it stays an ordinary function that can be called.
+
+        The first parameter is the event consumed, the return annotation what may be emitted.  Optional
+        parameters: ``model``, ``ctx``.  A plain ``def`` runs in a thread.  ``version`` (with the model's)
+        decides what counts as handled: changed code without a changed ``version`` is not handled again.
+        ``start`` is where a handler that is new to the journal begins: ``earliest`` or ``latest``.
+
+        Raises `SignatureInvalid`, `HandlerTwice`, `TypeTwice`.
+        """
+        local_names = caller_names(1)
+
+        def register(fn: F) -> F:
+            declared = declare(
+                fn,
+                app=self.name,
+                name=name,
+                model=model,
+                version=version,
+                retry=retry,
+                concurrency=concurrency,
+                deadline_ms=deadline_ms,
+                start=start,
+                local_names=local_names,
+            )
+            self._register(declared)
+            return fn
+
+        return register if fn is None else register(fn)
+
+    def _register(self, handler: Handler) -> None:
+        known = self.handlers.get(handler.name)
+        if known is not None:
+            raise errors.HandlerTwice(handler=handler.name, first=known.where, second=handler.where)
+        for contract in (handler.consumes, *handler.emits):
+            self._know(contract)
+        self.handlers[handler.name] = handler
+
+    def _know(self, contract: Contract) -> None:
+        known = self.contracts.setdefault(contract.type, contract)
+        if known.cls is not contract.cls:
+            raise errors.TypeTwice(type=contract.type, first=known.where, second=contract.where)
+
+    # --- life ---------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force, read once; the ``journal`` argument of the app wins."""
+        if self._settings is None:
+            flags = {} if self._journal_url is None else {"journal": self._journal_url}
+            self._settings = load(flags)
+        return self._settings
+
+    def configure(self, flags: Mapping[str, Any]) -> None:
+        """Let flags of the command line win over everything else; before the app is opened."""
+        own = {} if self._journal_url is None else {"journal": self._journal_url}
+        self._settings = load(own | {name: value for name, value in flags.items() if value is not None})
+
+    def place_in(self, world: World) -> None:
+        """Use other parts of the world (a clock, chance, faults, a journal); before the app is opened."""
+        self._world = world
+
+    async def open(self) -> None:
+        """Open the journal; harmless when it is open.  Raises the `JournalError` family."""
+        if self._opened:
+            return
+        self._world = self._world or World()
+        self._journal = self._world.journal or journal_of(self.settings, self._world)
+        await self._journal.open()
+        self._opened = True
+
+    async def close(self) -> None:
+        """Close the journal; harmless when it is closed."""
+        if self._opened and self._journal is not None:
+            await self._journal.close()
+        self._opened = False
+        self._stamps.clear()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @property
+    def journal(self) -> Journal:
+        """The open journal; raises `JournalClosed`."""
+        if self._journal is None or not self._opened:
+            raise errors.JournalClosed
+        return self._journal
+
+    # --- publishing ---------------------------------------------------------------------------
+
+    @overload
+    async def publish(
+        self,
+        event: Event,
+        *,
+        event_id: UUID | str | None = None,
+        parents: Sequence[ParentRef] = (),
+        traceparent: str | None = None,
+        tracestate: str = "",
+        headers: Mapping[str, bytes] | None = None,
+    ) -> Published: ...
+    @overload
+    async def publish(
+        self, event: Sequence[Event | tuple[Event, Options]], *, parents: Sequence[ParentRef] = ()
+    ) -> list[Published]: ...
+    async def publish(
+        self,
+        event: Event | Sequence[Event | tuple[Event, Options]],
+        *,
+        event_id: UUID | str | None = None,
+        parents: Sequence[ParentRef] = (),
+        traceparent: str | None = None,
+        tracestate: str = "",
+        headers: Mapping[str, bytes] | None = None,
+    ) -> Published | list[Published]:
+        """Publish one event, or several as one unit: all or none.  Returns when they are on disk.
+
+        ``event_id`` makes a repeated publish harmless: same id and same content succeed without effect,
+        other content raises `EventConflict`.  ``parents`` are ids or envelopes of events that caused this
+        one; they must be in the journal or in the same unit, else `ParentMissing`.
+
+        Raises the `EventError` and `JournalError` families; nothing was written then.
+        """
+        options = Options(
+            event_id=event_id, parents=parents, traceparent=traceparent, tracestate=tracestate, headers=headers
+        )
+        await self.open()
+        if isinstance(event, Event):
+            (receipt,) = await self._publish([(event, options)])
+            return receipt
+        shared = Options(parents=parents)
+        return await self._publish([one if isinstance(one, tuple) else (one, shared) for one in event])
+
+    async def _publish(self, unit: Sequence[tuple[Event, Options]]) -> list[Published]:
+        if not unit:
+            return []
+        world = self._world or World()
+        records = [
+            await prepare(
+                contract_of(type(event)),
+                event,
+                options,
+                journal=self.journal,
+                stamp=await self._stamp(contract_of(type(event))),
+                source=f"headrace/{self.name}",
+                principal=self.principal,
+                bytes_max=self.settings.payload_bytes_max,
+                clock=world.clock,
+                chance=world.chance,
+            )
+            for event, options in unit
+        ]
+        receipts = await self.journal.publish(records)
+        return [Published(UUID(bytes=one.event_id), one.duplicate) for one in receipts]
+
+    async def _stamp(self, contract: Contract) -> int:
+        known = self._stamps.get(contract.type)
+        if known is None:
+            from headrace.runtime.plan import stamp_of
+
+            (known,) = await self.journal.intern([stamp_of(contract, self.name)])
+            self._stamps[contract.type] = known
+        return known
+
+    # --- running ------------------------------------------------------------------------------
+
+    def worker(self, *, only: Iterable[str] | None = None, observer: Observer | None = None) -> Worker:
+        """Return a worker for the handlers of this app (or some of them); the app must be open."""
+        from headrace.runtime.plan import Limits
+        from headrace.runtime.worker import Worker, WorkerSettings
+
+        world = self._world or World()
+        settings = self.settings
+        wanted = set(self.handlers) if only is None else set(only)
+        return Worker(
+            self.journal,
+            [handler for name, handler in self.handlers.items() if name in wanted],
+            app=self.name,
+            known_types=frozenset(self.contracts),
+            clock=world.clock,
+            chance=world.chance,
+            faults=world.faults,
+            observer=observer,
+            settings=WorkerSettings(
+                lease_ms=settings.lease_ms,
+                stop_grace_ms=settings.stop_grace_ms,
+                limits=Limits(settings.payload_bytes_max, settings.depth_max),
+            ),
+        )
+
+    async def run(self, stop: asyncio.Event | None = None, *, observer: Observer | None = None) -> int:
+        """Handle events in this process until ``stop`` is set (or the task is cancelled).
+
+        Returns how many events were handed back unfinished.
+        """
+        import asyncio
+
+        await self.open()
+        worker = self.worker(observer=observer)
+        try:
+            await worker.start()
+        except BaseException:
+            await worker.finish()
+            raise
+        return await worker.run(stop or asyncio.Event())
+
+
+class World:
+    """The outside as an app sees it: clock, chance, failpoints, and a journal if not the settings' one."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        chance: Chance | None = None,
+        faults: Faults | None = None,
+        journal: Journal | None = None,
+    ) -> None:
+        from headrace.world import NoFaults, SystemChance, SystemClock
+
+        self.clock: Clock = clock or SystemClock()
+        self.chance: Chance = chance or SystemChance()
+        self.faults: Faults = faults or NoFaults()
+        self.journal = journal
+
+
+_SQLITE = "sqlite://"
+
+
+def path_of(url: str) -> str:
+    """Return the file of a journal address; raises `JournalUrlInvalid`."""
+    if url.startswith(_SQLITE):
+        rest = url.removeprefix(_SQLITE)
+        path = rest[1:] if rest.startswith("/") and not rest.startswith("//") else rest.removeprefix("/")
+    elif "://" in url:
+        raise errors.JournalUrlInvalid(url=url)
+    else:
+        path = url
+    if not path or "\0" in path:
+        raise errors.JournalUrlInvalid(url=url)
+    return path
+
+
+def journal_of(settings: Settings, world: World) -> Journal:
+    """Return the journal that the settings name, not opened yet."""
+    from headrace.journal.sqlite import SqliteJournal
+
+    return SqliteJournal(
+        path_of(settings.journal),
+        clock=world.clock,
+        chance=world.chance,
+        faults=world.faults,
+        durability=settings.durability,
+    )

@@ -1,0 +1,76 @@
+"""Bytes that we did not write ourselves: checked whole before anything is made of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from headrace import errors
+
+#: Deep nesting serves nobody but those who look for a stack to overflow.
+DEPTH_MAX = 64
+
+
+def check_foreign(name: str, body: bytes, bytes_max: int) -> None:
+    """Raise unless the bytes are JSON as RFC 8259 and RFC 7493 (I-JSON) have it.
+
+    Raises `PayloadTooLarge`, or `PayloadUndecodable` for bad UTF-8, duplicate keys, NaN and Infinity, lone
+    surrogates, and more than 64 levels.  Integers of any size are kept exact.
+    """
+    if len(body) > bytes_max:
+        raise errors.PayloadTooLarge(type=name, size_bytes=len(body), limit_bytes=bytes_max)
+    _check_depth(name, body)
+    try:
+        text = body.decode("utf-8")
+        found = json.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant, parse_int=str)
+    except (UnicodeDecodeError, ValueError, RecursionError) as fault:
+        raise errors.PayloadUndecodable(str(fault), type=name) from None
+    if "\\u" in text:  # only an escape can bring a lone surrogate: valid UTF-8 holds none
+        _check_surrogates(name, found)
+
+
+def _check_depth(name: str, body: bytes) -> None:
+    depth, quoted, escaped = 0, False, False
+    for byte in body:
+        if quoted:
+            quoted = escaped or byte != 0x22
+            escaped = byte == 0x5C and not escaped
+        elif byte == 0x22:
+            quoted = True
+        elif byte in b"[{":
+            depth += 1
+            if depth > DEPTH_MAX:
+                raise errors.PayloadUndecodable(f"It is more than {DEPTH_MAX} levels deep.", type=name)
+        elif byte in b"]}":
+            depth -= 1
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [key for key, _ in pairs]
+        twin = next(key for key in names if names.count(key) > 1)
+        msg = f"The key {twin!r} stands twice in one object."
+        raise ValueError(msg)
+    return found
+
+
+def _no_constant(text: str) -> NoReturn:
+    msg = f"{text} is not JSON."
+    raise ValueError(msg)
+
+
+def _check_surrogates(name: str, found: object) -> None:
+    queue = [found]
+    while queue:
+        value = queue.pop()
+        if isinstance(value, dict):
+            queue.extend(value.keys())
+            queue.extend(value.values())
+        elif isinstance(value, list):
+            queue.extend(value)
+        elif isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise errors.PayloadUndecodable("It holds a lone surrogate.", type=name) from None

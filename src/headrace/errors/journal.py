@@ -1,0 +1,216 @@
+"""Errors 2xx: the journal."""
+
+from __future__ import annotations
+
+from headrace.errors.tree import Fault, HeadraceError
+
+
+class JournalError(HeadraceError):
+    """The journal cannot do what was asked."""
+
+
+class JournalBusy(JournalError):
+    """Journal {path} was locked by another writer for {waited_s} s.
+
+    The call was given up; nothing was written. Workers try again by themselves.
+
+    Hint: a process stopped inside a write holds the lock: look for one in state T with
+    ``ps -o pid,stat,cmd``.
+    """
+
+    code = "HR-E201"
+    fault = Fault.THEIRS
+    retryable = True
+
+
+class JournalUnavailable(JournalError):
+    """Journal {path} does not answer.
+
+    Nothing was written. Workers keep what they hold and try again, with a growing wait.
+
+    Hint: check the disk and the permissions of the file and of its folder.
+    """
+
+    code = "HR-E202"
+    fault = Fault.THEIRS
+    retryable = True
+
+
+class JournalNewer(JournalError):
+    """Journal {path} has schema {found}, this Headrace knows up to {known}.
+
+    It was not opened, so that nothing is written that the newer version would misread.
+
+    Hint: upgrade Headrace on this machine.
+    """
+
+    code = "HR-E203"
+    fault = Fault.YOURS
+
+
+class JournalForeign(JournalError):
+    """File {path} is not a Headrace journal.
+
+    It was not changed.
+
+    Hint: choose another file with ``--journal`` or ``HEADRACE_JOURNAL``.
+    """
+
+    code = "HR-E204"
+    fault = Fault.YOURS
+
+
+class JournalReadOnly(JournalError):
+    """Journal {path} cannot be written.
+
+    Nothing was written.
+
+    Hint: SQLite needs write permission for the file and for its folder (``-wal`` and ``-shm``).
+    """
+
+    code = "HR-E205"
+    fault = Fault.YOURS
+
+
+class DiskFull(JournalError):
+    """The disk of journal {path} is full.
+
+    The transaction was rolled back as a whole. Workers keep their results and try again.
+
+    Hint: free space; nothing needs repair.
+    """
+
+    code = "HR-E206"
+    fault = Fault.THEIRS
+    retryable = True
+
+
+class JournalForked(JournalError):
+    """Journal {path} was opened in process {opened_pid} and used in its child {pid}.
+
+    A SQLite connection must not cross a fork: the child could corrupt the file. The call was refused.
+
+    Hint: open the journal (or start the app) in the child, or use the ``spawn`` start method.
+    """
+
+    code = "HR-E207"
+    fault = Fault.YOURS
+
+
+class JournalOnNetwork(JournalError):
+    """Journal {path} lies on a network file system ({filesystem}).
+
+    Locks and shared memory do not work there, and the file would be damaged. It was not opened.
+
+    Hint: use a local disk, or Kafka for several machines.
+    """
+
+    code = "HR-E208"
+    fault = Fault.YOURS
+
+
+class JournalCorrupt(JournalError):
+    """Journal {path} is damaged: {problem}.
+
+    Nothing more is written.
+
+    Hint: stop the workers, keep a copy of the file with its ``-wal`` and restore a backup.
+    """
+
+    code = "HR-E209"
+    fault = Fault.THEIRS
+
+
+class TopicMismatch(JournalError):
+    """Topic {topic} has {found} partitions, the app asks for {asked}.
+
+    The number is fixed when a topic is created, because it decides where a key lives.
+
+    Hint: ask for {found}, or use a new topic.
+    """
+
+    code = "HR-E210"
+    fault = Fault.YOURS
+
+
+class JournalClosed(JournalError):
+    """The journal is closed.
+
+    Nothing was written.
+
+    Hint: use the app inside ``async with app:``, or call ``await app.open()`` first.
+    """
+
+    code = "HR-E211"
+    fault = Fault.YOURS
+
+
+class JournalUrlInvalid(JournalError):
+    """{url!r} does not name a journal.
+
+    Known forms: ``sqlite:///path/file.db``, a plain path, ``:memory:``.
+
+    Hint: set ``HEADRACE_JOURNAL`` or ``--journal``.
+    """
+
+    code = "HR-E212"
+    fault = Fault.YOURS
+
+
+class JournalMissing(JournalError):
+    """There is no journal at {path}.
+
+    A command that only reads does not create one.
+
+    Hint: name the file with ``--journal`` or ``HEADRACE_JOURNAL``; ``headrace run`` and
+    ``headrace publish`` create it.
+    """
+
+    code = "HR-E213"
+    fault = Fault.YOURS
+
+
+class LeaseLost(JournalError):
+    """Partition {partition} of {handler} has a new owner.
+
+    The outcome was dropped as a whole; the new owner handles the event.
+
+    Hint: nothing to do; if it happens often, raise ``lease_ms`` or find what stops the process.
+    """
+
+    code = "HR-E214"
+    fault = Fault.THEIRS
+
+
+class EventNotFound(JournalError):
+    """No event has the id {event_id}.
+
+    Hint: ids are UUIDs, as printed by ``headrace tail``; a unique beginning of 8 or more digits will do.
+    """
+
+    code = "HR-E215"
+    fault = Fault.YOURS
+
+
+class RedriveRefused(JournalError):
+    """Dead letter {dead_id} cannot be redriven: {problem}.
+
+    It stays as it is.
+
+    Hint: ``headrace dlq show`` tells its state.
+    """
+
+    code = "HR-E216"
+    fault = Fault.YOURS
+
+
+class JournalLoopBound(JournalError):
+    """The journal was opened on another event loop.
+
+    Nothing was written.
+
+    Hint: open and use one app inside one ``asyncio.run``.
+    """
+
+    code = "HR-E217"
+    fault = Fault.YOURS

@@ -1,0 +1,49 @@
+"""Errors 5xx: command line and settings."""
+
+from __future__ import annotations
+
+from headrace.errors.tree import Fault, HeadraceError
+
+
+class UsageError(HeadraceError):
+    """The command cannot run as asked."""
+
+
+class TargetInvalid(UsageError):
+    """{target!r} does not lead to an app: {problem}.
+
+    Hint: name it as ``module:attribute``, such as ``app:app`` for ``app = App("...")`` in app.py.
+    """
+
+    code = "HR-E501"
+    fault = Fault.YOURS
+
+
+class SettingInvalid(UsageError):
+    """Setting {name} from {origin} is not usable: {problem}.
+
+    Hint: see the settings in the reference; unknown names are refused so that a typing error shows.
+    """
+
+    code = "HR-E502"
+    fault = Fault.YOURS
+
+
+class ExtraMissing(UsageError):
+    """{feature} needs a package that is not installed.
+
+    Hint: pip install 'headrace[{extra}]'
+    """
+
+    code = "HR-E503"
+    fault = Fault.YOURS
+
+
+class CodeUnknown(UsageError):
+    """No error has the code {wanted}.
+
+    Hint: ``headrace explain`` without a code lists them.
+    """
+
+    code = "HR-E504"
+    fault = Fault.YOURS

@@ -1,0 +1,1 @@
+"""Values: what an event is, who caused it, where it belongs."""

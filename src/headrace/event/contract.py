@@ -1,0 +1,260 @@
+"""`Event`, the base class of what users publish, and the contract compiled from each subclass."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any, ClassVar, Self, dataclass_transform
+
+from pydantic import BaseModel, ConfigDict, Field, SecretBytes, SecretStr, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from headrace import errors
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+#: Kafka's metadata and most tools cope with short keys; a key is an identity, not data.
+KEY_BYTES_MAX = 1_024
+#: As much of a refused value as helps to find it, and no more of what may be private.
+SHOWN_CHARS_MAX = 60
+FAULTS_SHOWN_MAX = 20
+_SECRET = re.compile(r"pass|secret|token|api_?key|auth|credential", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What Headrace knows of one event class, compiled once when the class is made."""
+
+    cls: type[Event]
+    type: str
+    topic: str
+    key_field: str | None
+    schema_version: int
+    where: str
+    key_of: Callable[[Any], str | None]
+    _to_json: Callable[[Any], bytes]
+    _validate_json: Callable[[bytes], Event]
+
+    def encode(self, value: Event) -> bytes:
+        """Return the payload bytes (UTF-8 JSON).
+
+        Raises `PayloadInvalid` when the value does not fit its class (for instance one made by
+        ``model_construct``) or holds NaN or Infinity.
+        """
+        try:
+            body = self._to_json(value)
+        except PydanticSerializationError as fault:
+            raise errors.PayloadInvalid(str(fault), type=self.type) from fault
+        if b"NaN" in body or b"Infinity" in body:
+            refuse_constants(self.type, body)
+        return body
+
+    def decode(self, body: bytes) -> Event:
+        """Return the event of payload bytes; raises `PayloadInvalid` or `PayloadUndecodable`."""
+        try:
+            return self._validate_json(body)
+        except ValidationError as fault:
+            raise refusal(self, fault) from None
+
+    def build(self, values: dict[str, object]) -> Event:
+        """Return the event of Python values, validated like any other."""
+        try:
+            return self.cls.model_validate(values)
+        except ValidationError as fault:
+            raise refusal(self, fault) from None
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
+class Event(BaseModel):
+    """Base class of events: a frozen pydantic model that knows its topic and key.
+
+    ``class Ticket(Event, topic="tickets", key="customer")``.  Events with the same key keep their
+    order; a key of ``None`` means no order.  ``type`` is the name under which it is stored (default: the
+    class name), ``version`` the number of its schema.  A class without a topic is abstract: a place for
+    common fields.
+
+    Unknown fields are refused, in code and in stored payloads alike, so that no field is lost silently:
+    upgrade readers before writers.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_by_name=True,
+        validate_by_alias=True,
+        allow_inf_nan=False,
+        # Written as bare constants so that `Contract.encode` can find and refuse them: the default
+        # would turn them into null without a word.
+        ser_json_inf_nan="constants",
+        ser_json_bytes="base64",
+        val_json_bytes="base64",
+    )
+
+    __contract__: ClassVar[Contract | None] = None
+
+    def __init_subclass__(
+        cls,
+        *,
+        topic: str | None = None,
+        key: str | None = None,
+        type: str | None = None,  # noqa: A002 - CloudEvents names it so
+        version: int | None = None,
+        **config: Any,
+    ) -> None:
+        """Take the class arguments, so that pydantic does not read them as configuration."""
+        super().__init_subclass__(**config)
+
+    @classmethod
+    def __pydantic_init_subclass__(
+        cls,
+        *,
+        topic: str | None = None,
+        key: str | None = None,
+        type: str | None = None,  # noqa: A002 - CloudEvents names it so
+        version: int | None = None,
+        **config: Any,
+    ) -> None:
+        """Compile the contract once pydantic has built the class."""
+        super().__pydantic_init_subclass__(**config)
+        inherited = cls.__contract__
+        topic = topic or (inherited.topic if inherited else None)
+        if topic is None:
+            return
+        key = key or (inherited.key_field if inherited else None)
+        cls.__contract__ = _compile(cls, type or cls.__name__, topic, key, 1 if version is None else version)
+        _remember(cls.__contract__)
+
+    @classmethod
+    def of(cls, **values: object) -> Self:
+        """Return a validated event, with Headrace's coded error in place of pydantic's."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as fault:
+            raise refusal(contract_of(cls), fault) from None
+
+
+def contract_of(cls: type[Event]) -> Contract:
+    """Return the contract of an event class; raises `ContractInvalid` for an abstract one."""
+    found = cls.__contract__
+    if found is None or found.cls is not cls:
+        raise errors.ContractInvalid("It has no topic.", type=cls.__name__)
+    return found
+
+
+def _compile(cls: type[Event], name: str, topic: str, key: str | None, version: int) -> Contract:
+    for what, text in (("type", name), ("topic", topic)):
+        if not NAME.fullmatch(text):
+            raise errors.ContractInvalid(f"The {what} {text!r} has characters that are not allowed.", type=name)
+    if version < 1:
+        raise errors.ContractInvalid("A schema version starts at 1.", type=name)
+    return Contract(
+        cls=cls,
+        type=name,
+        topic=topic,
+        key_field=key,
+        schema_version=version,
+        where=_where(cls),
+        key_of=_key_reader(cls, name, key),
+        _to_json=partial(cls.__pydantic_serializer__.to_json, by_alias=True, round_trip=True, warnings="error"),
+        _validate_json=cls.__pydantic_validator__.validate_json,
+    )
+
+
+def _no_key(_value: object) -> None:
+    return None
+
+
+def _key_reader(cls: type[Event], name: str, key: str | None) -> Callable[[Any], str | None]:
+    if key is None:
+        return _no_key
+    field = cls.model_fields.get(key)
+    if field is None:
+        known = ", ".join(cls.model_fields) or "none"
+        raise errors.ContractInvalid(f"The key field {key!r} does not exist; fields: {known}.", type=name)
+    get = attrgetter(key)
+    if field.annotation is str:
+        return get
+
+    def text(value: object) -> str | None:
+        found = get(value)
+        return None if found is None else str(found)
+
+    return text
+
+
+def check_key(name: str, key: str | None) -> None:
+    """Raise `KeyInvalid` unless the key is ``None`` or text of 1 to 1,024 bytes."""
+    if key is None:
+        return
+    if not key:
+        raise errors.KeyInvalid(type=name, problem="it is empty")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        raise errors.KeyInvalid(type=name, problem="it holds a lone surrogate") from None
+    if size > KEY_BYTES_MAX:
+        raise errors.KeyInvalid(type=name, problem=f"it has {size} bytes")
+
+
+#: Module-level event classes by type name.  Process-wide on purpose: the rule "one name, one meaning"
+#: must hold for classes that never meet in one app.
+_known: dict[str, tuple[str, str]] = {}
+
+
+def _where(cls: type[Event]) -> str:
+    module = sys.modules.get(cls.__module__)
+    return f"{cls.__module__}.{cls.__qualname__} ({getattr(module, '__file__', None) or 'interactive'})"
+
+
+def _remember(contract: Contract) -> None:
+    name = f"{contract.cls.__module__}.{contract.cls.__qualname__}"
+    if "<locals>" in name:  # a class made inside a function, as tests do; the app that uses it checks
+        return
+    identity, where = _known.setdefault(contract.type, (name, contract.where))
+    if identity != name:
+        raise errors.TypeTwice(type=contract.type, first=where, second=contract.where)
+
+
+def refusal(contract: Contract, fault: ValidationError) -> errors.EventError:
+    """Turn pydantic's report into one coded error that lists every fault with its path."""
+    found = fault.errors(include_url=False, include_context=False)
+    if found[0]["type"] == "json_invalid":
+        return errors.PayloadUndecodable(found[0]["msg"], type=contract.type)
+    lines = [
+        f"{_path(one['loc'])}: {one['msg']} (got {_shown(contract, one['loc'], one.get('input'))})"
+        for one in found[:FAULTS_SHOWN_MAX]
+    ]
+    if len(found) > FAULTS_SHOWN_MAX:
+        lines.append(f"... and {len(found) - FAULTS_SHOWN_MAX} more")
+    return errors.PayloadInvalid("; ".join(lines), type=contract.type)
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    return text.lstrip(".") or "(payload)"
+
+
+def _shown(contract: Contract, loc: tuple[int | str, ...], value: object) -> str:
+    field = contract.cls.model_fields.get(str(loc[0])) if loc else None
+    secret = field is not None and field.annotation in {SecretStr, SecretBytes}
+    if secret or any(isinstance(part, str) and _SECRET.search(part) for part in loc):
+        return "a value that is not shown"
+    if isinstance(value, dict):  # the whole object may hold secrets beside the field that is missing
+        return f"an object with {len(value)} fields"
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS_MAX else text[:SHOWN_CHARS_MAX] + "..."
+
+
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_CONSTANT = re.compile(rb"-?(?:NaN|Infinity)")
+
+
+def refuse_constants(name: str, body: bytes) -> None:
+    """Raise `PayloadInvalid` when NaN or Infinity stands outside of a string."""
+    found = _CONSTANT.search(_STRINGS.sub(lambda text: b" " * len(text[0]), body))
+    if found:
+        near = body[max(0, found.start() - 30) : found.end()].decode(errors="replace")
+        raise errors.PayloadInvalid(f"{found[0].decode()} is not JSON (at ...{near})", type=name)

@@ -1,0 +1,1 @@
+"""What may pass: pure decisions."""

@@ -1,0 +1,32 @@
+"""Is this event for this handler?  Decided by its stamp, once per stamp."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+
+from headrace import errors
+from headrace.event.envelope import Stamp
+
+
+class Admit(Enum):
+    """What a handler does with events of one stamp."""
+
+    RUN = "run"
+    SKIP = "skip"  # another type of the topic, known to the app: not for this handler
+
+
+ACCEPTED = frozenset({"application/json"})
+
+
+def admit(stamp: Stamp | None, wanted: str, known: Collection[str], topic: str) -> Admit | errors.EventError:
+    """Return whether to run or skip events of a stamp, or the error that makes them dead letters."""
+    if stamp is None:
+        return errors.HeadCorrupt("Its stamp is not known.", offset="?")
+    if stamp.content_type not in ACCEPTED:
+        return errors.ContentTypeRefused(content_type=stamp.content_type, event_id=f"of type {stamp.type}")
+    if stamp.type == wanted:
+        return Admit.RUN
+    if stamp.type in known:
+        return Admit.SKIP
+    return errors.TypeUnknown(type=stamp.type, topic=topic)

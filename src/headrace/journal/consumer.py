@@ -1,0 +1,353 @@
+"""One worker's share of one subscription: leases, claims and outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import apsw
+
+from headrace import errors
+from headrace.codec.head import decode_head
+from headrace.journal.connection import Connection
+from headrace.journal.held import Held, Open
+from headrace.journal.settle import Token, key_of, put_open, without, write_outcome
+from headrace.journal.versions import Versions
+from headrace.ports import Attempt, Batch, OpenState, Outcome, Row, Settled, Subscription, VersionInfo
+
+T = TypeVar("T")
+
+#: Open offsets of one partition; beyond it the partition takes no new events until some are closed.
+OPEN_MAX = 1_000
+#: A retry that is due later than this is due now: the wall clock was set back.
+DUE_AHEAD_US_MAX = 24 * 3_600 * 1_000_000
+
+
+class SqliteConsumer:
+    """Claims events of the partitions it leases and commits what they came to."""
+
+    def __init__(
+        self, db: Connection, worker: int, subscription: Subscription, wakers: set[asyncio.Event]
+    ) -> None:
+        self._db, self._queries = db, db.queries
+        self._worker = worker
+        self._sub = subscription.id
+        self._subscription = subscription
+        self._parts: dict[int, Held] = {}
+        self._turn = 0
+        self._woken = asyncio.Event()
+        self._wakers = wakers
+        wakers.add(self._woken)
+        self._joined = False
+
+    # --- leases -------------------------------------------------------------------------------
+
+    async def balance(self) -> int:
+        """Take free and expired partitions up to the fair share, mark surplus as leaving."""
+        if not self._joined:
+            await self._db.write(self._join, tell=False)
+            self._joined = True
+        self._drop_lost()
+        self._see_redriven()
+        quota = self._quota()
+        staying = [held for held in self._parts.values() if not held.leaving]
+        if len(staying) < quota:
+            await self._take_free(quota - len(staying))
+        for held in staying[quota:]:
+            held.leaving = True
+        await self._release_leaving()
+        return len(self._parts)
+
+    def _join(self) -> None:
+        self._db.ex(self._queries.member_add, (self._sub, self._worker))
+
+    def _now(self) -> tuple[str, int]:
+        return self._db.clock.boot_id(), self._db.clock.boot_ns()
+
+    def _quota(self) -> int:
+        """Return ceil(partitions / live workers)."""
+        boot, now = self._now()
+        alive = self._db.row(self._queries.members_alive, (self._sub, boot, now))[0]
+        return -(-self._subscription.topic.partitions // max(1, alive))
+
+    def _drop_lost(self) -> None:
+        mine = dict(self._db.rows(self._queries.positions_mine, (self._sub, self._worker)))
+        for tp, held in list(self._parts.items()):
+            if mine.get(tp) != held.epoch:
+                del self._parts[tp]
+
+    async def _take_free(self, count: int) -> None:
+        boot, now = self._now()
+        free = self._db.rows(self._queries.positions_free, (self._sub, boot, now, count + len(self._parts)))
+        wanted = [tp for (tp,) in free if tp not in self._parts][:count]
+        if wanted:
+            taken = await self._db.write(lambda: [self._take_over(tp) for tp in wanted], tell=False)
+            self._db.faults.at("balance.committed")
+            for held in taken:
+                if held is not None:
+                    self._parts[held.tp] = held
+
+    def _take_over(self, tp: int) -> Held | None:
+        """Become the owner of a partition; what a dead owner had in hand becomes a suspect."""
+        boot, now = self._now()
+        found = self._db.row(self._queries.position_take, (self._worker, self._sub, tp, boot, now))
+        if found is None:
+            return None
+        epoch, high, claimed_after, version = found
+        if claimed_after < high:
+            self._db.ex(self._queries.open_recover_range, (self._sub, tp, claimed_after, high))
+        self._db.ex(self._queries.open_recover_running, (self._sub, tp))
+        self._db.ex(self._queries.position_recover, (self._sub, tp))
+        self._db.faults.at("balance.taken")
+        held = Held(tp, epoch, high, version)
+        for entry in self._load_open(tp):
+            held.add(entry)
+        return held
+
+    def _load_open(self, tp: int) -> list[Open]:
+        now_us, now_ns = self._db.clock.wall_us(), self._db.clock.boot_ns()
+        found: list[Open] = []
+        for seq, state, attempts, crashes, generation, due_us, told, head in self._db.rows(
+            self._queries.open_load, (self._sub, tp)
+        ):
+            wait_us = max(0, due_us - now_us)
+            due_ns = now_ns + (0 if wait_us > DUE_AHEAD_US_MAX else wait_us * 1000)
+            attempt = Attempt(attempts, crashes, generation, tuple(json.loads(told)))
+            found.append(Open(seq, OpenState(state), attempt, due_ns, key_of(head)))
+        return found
+
+    def _see_redriven(self) -> None:
+        """Learn of events that another process made waiting again."""
+        for tp, seq in self._db.rows(self._queries.open_redriven, (self._sub,)):
+            held = self._parts.get(tp)
+            if held is not None and seq not in held.open:
+                for entry in self._load_open(tp):
+                    if entry.seq not in held.open:
+                        held.add(entry)
+
+    async def _release_leaving(self) -> None:
+        leaving = [held for held in self._parts.values() if held.leaving and not held.running()]
+        if leaving:
+            await self._give_back(leaving)
+
+    async def _give_back(self, parts: list[Held]) -> int:
+        def work() -> int:
+            freed = 0
+            for held in parts:
+                bindings = (self._sub, held.tp, self._worker, held.epoch)
+                freed += self._db.row(self._queries.position_release, bindings) is not None
+            return freed
+
+        freed = await self._db.write(work)
+        for held in parts:
+            self._parts.pop(held.tp, None)
+        self._db.faults.at("release.committed")
+        return freed
+
+    def held(self) -> int:
+        """Return the number of partitions held."""
+        return len(self._parts)
+
+    async def release(self) -> int:
+        """Hand back every partition and leave the subscription."""
+        freed = await self._give_back(list(self._parts.values()))
+        await self._db.write(
+            lambda: self._db.ex(self._queries.member_remove, (self._sub, self._worker)), tell=False
+        )
+        self._joined = False
+        return freed
+
+    # --- claims -------------------------------------------------------------------------------
+
+    async def take(self, limit: int, version: VersionInfo) -> Batch | None:
+        """Claim the events whose retry is due, else new ones."""
+        if not self._anything():
+            return None
+        batch = await self._transact(lambda: self._claim(limit, version), durable=False, tell=False)
+        self._db.faults.at("claim.committed")
+        return batch
+
+    def _anything(self) -> bool:
+        """Look, without the write lock, whether a claim would find something."""
+        now = self._db.clock.boot_ns()
+        for held in self._parts.values():
+            if held.waiting and held.due(now, 1):
+                return True
+            if self._may_claim(held) and self._db.row(self._queries.claim_rows, (held.tp, held.high, 1)):
+                return True
+        return False
+
+    def _may_claim(self, held: Held) -> bool:
+        return not held.unsettled and not held.leaving and len(held.open) < OPEN_MAX
+
+    def _claim(self, limit: int, version: VersionInfo) -> Batch | None:
+        """Inside a transaction: pin the version, then claim."""
+        self._db.faults.at("claim.begin")
+        active = self._db.row(self._queries.active, (self._sub,))[0]
+        if active != version.id:
+            raise errors.VersionInactive(
+                handler=self._subscription.handler, version=version.name, active=Versions(self._db).info(active).name
+            )
+        batch = self._claim_due(limit, version) or self._claim_new(limit, version)
+        self._db.faults.at("claim.written")
+        return batch
+
+    def _claim_due(self, limit: int, version: VersionInfo) -> Batch | None:
+        now = self._db.clock.boot_ns()
+        rows: list[Row] = []
+        attempts: dict[int, Attempt] = {}
+        epochs: dict[int, int] = {}
+        for held in list(self._parts.values()):
+            due = held.due(now, limit - len(rows)) if held.waiting else []
+            suspect = bool(due) and due[0].attempt.crashes > 0
+            if not due or (suspect and rows):
+                continue
+            epochs[held.tp] = held.epoch
+            self._start(held, due, rows, attempts)
+            if suspect or len(rows) >= limit:
+                break
+        if not rows:
+            return None
+        alone = any(attempt.crashes for attempt in attempts.values())
+        token = Token(epochs, fresh=False, left={row[0]: row for row in rows})
+        return Batch(self._sub, version, rows, attempts, alone, token)
+
+    def _start(self, held: Held, due: list[Open], rows: list[Row], attempts: dict[int, Attempt]) -> None:
+        bindings = (len(due), self._sub, held.tp, self._worker, held.epoch)
+        if self._db.row(self._queries.position_running, bindings) is None:
+            self._parts.pop(held.tp)
+            return
+        for entry in due:
+            row = self._db.row(self._queries.claim_row, (entry.seq,))
+            number, crashes, generation, told = self._db.row(
+                self._queries.claim_open, (self._sub, held.tp, entry.seq)
+            )
+            attempt = Attempt(number, crashes, generation, tuple(json.loads(told)))
+            held.add(Open(entry.seq, OpenState.RUNNING, attempt, 0, entry.key))
+            rows.append(row)
+            attempts[entry.seq] = attempt
+
+    def _claim_new(self, limit: int, version: VersionInfo) -> Batch | None:
+        parts = list(self._parts.values())
+        rows: list[Row] = []
+        epochs: dict[int, int] = {}
+        for step in range(len(parts)):
+            held = parts[(self._turn + step) % len(parts)]
+            if not self._may_claim(held):
+                continue
+            room = min(limit - len(rows), OPEN_MAX - len(held.open))
+            found = self._db.rows(self._queries.claim_rows, (held.tp, held.high, room))
+            if found and self._claim_range(held, found, rows, version):
+                epochs[held.tp] = held.epoch
+            if len(rows) >= limit:
+                # The partition that filled the batch may have more: it comes last in the next turn.
+                self._turn = (self._turn + step + 1) % len(parts)
+                break
+        if not epochs:
+            return None
+        return Batch(self._sub, version, rows, token=Token(epochs, fresh=True, left={}))
+
+    def _claim_range(self, held: Held, found: list[Row], rows: list[Row], version: VersionInfo) -> bool:
+        """Move the position over the rows; those whose key is taken stay open, the others are to be run."""
+        free, blocked = (found, []) if not held.lines else self._part_by_key(held, found)
+        upto = found[-1][0]
+        bindings = (upto, len(found), len(free), version.id, self._sub, held.tp, self._worker, held.epoch)
+        if self._db.row(self._queries.claim_range, bindings) is None:
+            self._parts.pop(held.tp)
+            return False
+        if held.version != version.id:
+            self._db.ex(self._queries.range_add, (self._sub, held.tp, held.high, version.id))
+        for row in blocked:
+            put_open(self._db, self._sub, held, Open(row[0], OpenState.BLOCKED, Attempt(0), 0, key_of(row[5])))
+        if not free:  # nothing runs, so nothing will settle the range
+            self._db.ex(self._queries.settle_range, (0, 0, 0, self._sub, held.tp, self._worker, held.epoch))
+        held.high, held.version, held.unsettled = upto, version.id, len(free)
+        rows += free
+        return True
+
+    def _part_by_key(self, held: Held, found: list[Row]) -> tuple[list[Row], list[Row]]:
+        free: list[Row] = []
+        blocked: list[Row] = []
+        for row in found:
+            (blocked if key_of(row[5]) in held.lines else free).append(row)
+        return free, blocked
+
+    # --- outcomes -----------------------------------------------------------------------------
+
+    async def settle(self, batch: Batch, outcome: Outcome, *, limit: int = 0) -> Settled:
+        """Commit an outcome and claim the next batch, in one transaction."""
+        taken: frozenset[int] = frozenset()
+        while True:
+            named = outcome if not taken else without(outcome, taken)
+            try:
+                written, following = await self._transact(partial(self._settle, batch, named, limit))
+                break
+            except apsw.ConstraintError:
+                taken |= self._conflicts(named)
+        self._db.faults.at("settle.committed")
+        batch.token.settled(named)
+        if any(held.leaving for held in self._parts.values()):
+            await self._release_leaving()
+        return Settled(written, taken, following)
+
+    def _settle(self, batch: Batch, outcome: Outcome, limit: int) -> tuple[frozenset[int], Batch | None]:
+        stale = write_outcome(self._db, self._sub, self._worker, self._parts, batch, outcome)
+        if not limit:
+            return stale, None
+        try:
+            return stale, self._claim(limit, batch.version)
+        except errors.VersionInactive:  # the next `take` says so, to whom it concerns
+            return stale, None
+
+    def _conflicts(self, outcome: Outcome) -> frozenset[int]:
+        """Return the causes of emitted events whose ids are taken by other content."""
+        found: set[int] = set()
+        for row, cause in zip(list(outcome.emitted), list(outcome.causes), strict=True):
+            copy = self._db.row(self._queries.event_copy, (row[1], row[0] >> 10))
+            if copy is not None:
+                found.add(cause)
+        if not found:
+            raise errors.JournalCorrupt(path=self._db.path, problem="an outcome breaks a rule of the schema")
+        return frozenset(found)
+
+    async def _transact(self, work: Callable[[], T], *, durable: bool = True, tell: bool = True) -> T:
+        """Write, and go back to what was known before when the transaction fails."""
+        before: dict[int, Held] | None = None
+
+        def attempt() -> T:
+            nonlocal before
+            if before is not None:
+                self._parts = before
+            before = {tp: held.copy() for tp, held in self._parts.items()}
+            return work()
+
+        try:
+            return await self._db.write(attempt, durable=durable, tell=tell)
+        except BaseException:
+            if before is not None:
+                self._parts = before
+            raise
+
+    async def wait(self, seconds: float) -> None:
+        """Return on a commit here or elsewhere, when a retry is due, or after ``seconds``."""
+        first = self.next_due_ns()
+        if first is not None:
+            seconds = min(seconds, max(0.0, (first - self._db.clock.boot_ns()) / 1e9))
+        timer = asyncio.get_running_loop().call_later(seconds, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            timer.cancel()
+            self._woken.clear()
+
+    def wake(self) -> None:
+        """Have `wait` return."""
+        self._woken.set()
+
+    def next_due_ns(self) -> int | None:
+        """Return when the earliest waiting event may run, on the boot clock."""
+        due = [held.next_due_ns() for held in self._parts.values() if held.waiting]
+        return min((one for one in due if one is not None), default=None)

@@ -1,0 +1,101 @@
+"""What a worker keeps in mind of one partition it owns: position, open offsets, lines of waiting keys."""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field, replace
+
+from headrace.ports import Attempt, OpenState
+
+
+@dataclass(slots=True)
+class Open:
+    """One offset below the position that is not finished."""
+
+    seq: int
+    state: OpenState
+    attempt: Attempt
+    due_ns: int  # on the boot clock
+    key: str | None
+
+
+@dataclass(slots=True)
+class Held:
+    """One partition, as its owner knows it."""
+
+    tp: int
+    epoch: int
+    high: int
+    version: int
+    #: Rows of the claimed range that no outcome has touched yet; 0 = a new range may be claimed.
+    unsettled: int = 0
+    leaving: bool = False
+    open: dict[int, Open] = field(default_factory=dict[int, Open])
+    #: Offsets that are open, by key, in order: one event in flight per key.
+    lines: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    #: The open offsets that wait for their turn: what `due` has to look at.
+    waiting: set[int] = field(default_factory=set[int])
+
+    def copy(self) -> Held:
+        """Return an independent copy, to come back to when a transaction fails."""
+        lines = {key: line.copy() for key, line in self.lines.items()}
+        return replace(self, open=self.open.copy(), lines=lines, waiting=self.waiting.copy())
+
+    def add(self, entry: Open) -> None:
+        """Keep an offset open, and its key blocked."""
+        new = entry.seq not in self.open
+        self.open[entry.seq] = entry
+        if entry.state in (OpenState.RUNNING, OpenState.PARKED):
+            self.waiting.discard(entry.seq)
+        else:
+            self.waiting.add(entry.seq)
+        if new and entry.key is not None:
+            insort(self.lines.setdefault(entry.key, []), entry.seq)
+
+    def close(self, seq: int) -> None:
+        """Forget an offset that is finished."""
+        entry = self.open.pop(seq, None)
+        self.waiting.discard(seq)
+        if entry is None or entry.key is None:
+            return
+        line = self.lines[entry.key]
+        line.remove(seq)
+        if not line:
+            del self.lines[entry.key]
+
+    def may_run(self, entry: Open) -> bool:
+        """Return whether no earlier or running event of the same key stands in the way."""
+        if entry.key is None:
+            return True
+        line = self.lines[entry.key]
+        return line[0] == entry.seq and all(self.open[seq].state is not OpenState.RUNNING for seq in line)
+
+    def running(self) -> bool:
+        """Return whether the worker has events of this partition in hand."""
+        return self.unsettled > 0 or any(one.state is OpenState.RUNNING for one in self.open.values())
+
+    def due(self, now_ns: int, limit: int) -> list[Open]:
+        """Return the open events that may run now, the oldest first.
+
+        A suspect of a crash comes back alone: at most one, and only as the first.
+        """
+        found: list[Open] = []
+        keys: set[str] = set()
+        for seq in sorted(self.waiting):
+            entry = self.open[seq]
+            if entry.due_ns > now_ns or entry.key in keys or not self.may_run(entry):
+                continue
+            if entry.attempt.crashes:
+                return found or [entry]
+            found.append(entry)
+            if entry.key is not None:
+                keys.add(entry.key)
+            if len(found) >= limit:
+                break
+        return found
+
+    def next_due_ns(self) -> int | None:
+        """Return when the earliest waiting event may run."""
+        waiting = [self.open[seq] for seq in self.waiting]
+        return min((entry.due_ns for entry in waiting if self.may_run(entry)), default=None)
+

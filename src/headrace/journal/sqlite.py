@@ -1,0 +1,275 @@
+"""The embedded journal: the port of the runtime on one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import apsw
+import msgspec
+
+from headrace import errors
+from headrace.codec.head import checksum, decode_head, encode_head
+from headrace.event.contract import NAME
+from headrace.event.envelope import Head, Stamp
+from headrace.journal.append import Appender
+from headrace.journal.connection import Connection, mapped
+from headrace.journal.consumer import SqliteConsumer
+from headrace.journal.notify import Watch
+from headrace.journal.queries import load
+from headrace.journal.versions import Versions
+from headrace.ports import (
+    Chance,
+    Clock,
+    Faults,
+    NewEvent,
+    Offered,
+    Receipt,
+    Subscription,
+    TopicInfo,
+    VersionInfo,
+    VersionOffer,
+    Worker,
+)
+
+PARTITIONS_DEFAULT = 16
+#: The low ten bits of a place are the partition.
+PARTITIONS_MAX = 1_024
+
+
+class SqliteJournal:
+    """Events, progress and versions in one file (``:memory:`` for tests: one connection, one process)."""
+
+    def __init__(
+        self, path: str, *, clock: Clock, chance: Chance, faults: Faults, durability: str = "full"
+    ) -> None:
+        self.address = path
+        self._clock, self._chance, self._faults = clock, chance, faults
+        self._durability = durability
+        self._connection: Connection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._topics: dict[str, TopicInfo] = {}
+        self._stamps: dict[Stamp, int] = {}
+        self._stamp_of: dict[int, Stamp] = {}
+        self._wakers: set[asyncio.Event] = set()
+        self._watch: Watch | None = None
+        self._seen_version = 0
+
+    # --- life ---------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open or create the file; harmless when it is open."""
+        if self._connection is not None:
+            return
+        self._connection = db = Connection(
+            self.address,
+            durability=self._durability,
+            clock=self._clock,
+            chance=self._chance,
+            faults=self._faults,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._appender = Appender(db, lambda number: self._stamp_of[number].type)
+        self._versions = Versions(db)
+        db.on_commit = self._wake
+
+    async def close(self) -> None:
+        """Commit what is queued and close the file; harmless when it is closed."""
+        if self._connection is None:
+            return
+        with suppress(errors.JournalForked):
+            await self._appender.drain()
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        self._connection.close()
+        self._connection = None
+
+    def _db(self) -> Connection:
+        if self._connection is None:
+            raise errors.JournalClosed
+        if self._loop is not asyncio.get_running_loop():
+            raise errors.JournalLoopBound
+        return self._connection
+
+    def _wake(self) -> None:
+        for waker in self._wakers:
+            waker.set()
+
+    def _wake_if_changed(self) -> None:
+        """Wake the consumers when another connection has committed; our own commits have told them."""
+        if self._connection is None:
+            return
+        with suppress(apsw.Error):
+            found = self._connection.changed_elsewhere()
+            if found == self._seen_version:
+                return
+            self._seen_version = found
+        self._wake()
+
+    # --- topics and stamps --------------------------------------------------------------------
+
+    async def topic(self, name: str, partitions: int | None = None) -> TopicInfo:
+        """Return a topic, creating it when it is new."""
+        found = self._topics.get(name) or self._read_topic(name) or await self._add_topic(name, partitions)
+        if partitions is not None and found.partitions != partitions:
+            raise errors.TopicMismatch(topic=name, found=found.partitions, asked=partitions)
+        self._topics[name] = found
+        return found
+
+    def _read_topic(self, name: str) -> TopicInfo | None:
+        db = self._db()
+        row = db.row(db.queries.topic_get, (name,))
+        return None if row is None else TopicInfo(*row)
+
+    async def _add_topic(self, name: str, partitions: int | None) -> TopicInfo:
+        if not NAME.fullmatch(name):
+            raise errors.TopicInvalid(topic=name)
+        count = PARTITIONS_DEFAULT if partitions is None else partitions
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise errors.TopicInvalid(f"It has 1 to {PARTITIONS_MAX} partitions, not {count}.", topic=name)
+        db = self._db()
+        bindings = (name, self._chance.bytes(16), count, self._clock.wall_us())
+        await db.write(lambda: db.ex(db.queries.topic_add, bindings))
+        found = self._read_topic(name)
+        if found is None:  # pragma: no cover - the row was just written
+            raise errors.JournalCorrupt(path=self.address, problem=f"topic {name} vanished")
+        return found
+
+    async def intern(self, stamps: Sequence[Stamp]) -> list[int]:
+        """Return the numbers of stamps, in order."""
+        new = [stamp for stamp in stamps if stamp not in self._stamps]
+        if new:
+            db = self._db()
+            numbers = await db.write(lambda: [self._intern(db, stamp) for stamp in new], tell=False)
+            self._stamps.update(zip(new, numbers, strict=True))
+            self._stamp_of.update(zip(numbers, new, strict=True))
+        return [self._stamps[stamp] for stamp in stamps]
+
+    def _intern(self, db: Connection, stamp: Stamp) -> int:
+        value = msgspec.msgpack.encode(stamp)
+        db.ex(db.queries.stamp_add, (value,))
+        return int(db.row(db.queries.stamp_get, (value,))[0])
+
+    async def stamp(self, number: int) -> Stamp | None:
+        """Return the stamp of a number, or ``None`` when nobody interned it."""
+        found = self._stamp_of.get(number)
+        if found is None:
+            db = self._db()
+            row = db.row(db.queries.stamp_value, (number,))
+            if row is None:
+                return None
+            found = self._stamp_of[number] = msgspec.msgpack.decode(row[0], type=Stamp)
+        return found
+
+    # --- events -------------------------------------------------------------------------------
+
+    def decode_head(self, head: Any) -> Head:
+        """Return the envelope of a stored head; raises `ValueError` for bytes that are not one."""
+        return decode_head(head)
+
+    def emitted(self, place: int, event_id: bytes, chain: Any, depth: int, head: Head, body: bytes) -> Any:
+        """Return the row that will be inserted."""
+        packed = encode_head(head)
+        return (place, event_id, chain, depth, packed, body, checksum(event_id, packed, body))
+
+    def place(self, topic: TopicInfo, partition: int) -> int:
+        """Return topic and partition as one number."""
+        return topic.id << 10 | partition
+
+    async def publish(self, unit: Sequence[NewEvent]) -> list[Receipt]:
+        """Write events, all or none; returns when they are on disk."""
+        self._db()
+        for event in unit:
+            await self.stamp(event.head.stamp)
+        receipts = await self._appender.publish(unit)
+        self._faults.at("publish.committed")
+        return receipts
+
+    # --- versions -----------------------------------------------------------------------------
+
+    async def offer(self, offer: VersionOffer) -> Offered:
+        """Make a version known; one never seen before becomes the active one."""
+        self._db()
+        return await self._versions.offer(offer)
+
+    async def activate(self, handler: str, version: str) -> VersionInfo:
+        """Make a known version the active one."""
+        self._db()
+        return await self._versions.activate(handler, version)
+
+    # --- consuming ----------------------------------------------------------------------------
+
+    async def subscribe(self, handler: str, topic: str, *, latest: bool = False) -> Subscription:
+        """Return the live subscription of a handler; a new one starts at the earliest retained event."""
+        info = await self.topic(topic)
+        db = self._db()
+        number = await db.write(lambda: self._subscribe(db, handler, info, latest=latest), tell=False)
+        return Subscription(number, handler, info)
+
+    def _subscribe(self, db: Connection, handler: str, topic: TopicInfo, *, latest: bool) -> int:
+        db.ex(db.queries.handler_add, (handler,))
+        handler_id = db.row(db.queries.handler_get, (handler,))[0]
+        found = db.row(db.queries.subscription_get, (handler_id, topic.id))
+        if found is not None:
+            return int(found[0])
+        now = self._clock.wall_us()
+        number = int(db.row(db.queries.subscription_add, (handler_id, topic.id, now))[0])
+        for partition in range(topic.partitions):
+            place = self.place(topic, partition)
+            start = db.row(db.queries.event_last, (place,))[0] if latest else 0
+            db.ex(db.queries.position_add, (number, place, start))
+        return number
+
+    async def join(self, lease_ms: int) -> Worker:
+        """Make this process known as a worker and begin to watch for the commits of others."""
+        db = self._db()
+        if self._watch is None and db.notify_path is not None:
+            self._watch = Watch(db.notify_path, self._wake_if_changed)
+        boot, now = self._clock.boot_id(), self._clock.boot_ns()
+        bindings = (os.getpid(), boot, now + lease_ms * 1_000_000, lease_ms, self._clock.wall_us())
+
+        def work() -> int:
+            db.ex(db.queries.worker_forget, (boot, now))
+            return int(db.row(db.queries.worker_add, bindings)[0])
+
+        return SqliteWorker(db, await db.write(work, tell=False), lease_ms)
+
+    def consumer(self, worker: Worker, subscription: Subscription) -> SqliteConsumer:
+        """Return this worker's share of a subscription."""
+        return SqliteConsumer(self._db(), worker.id, subscription, self._wakers)
+
+
+class SqliteWorker:
+    """A process that holds leases; renews them on a connection of its own, from a thread."""
+
+    def __init__(self, db: Connection, number: int, lease_ms: int) -> None:
+        self.id = number
+        self.lease_ms = lease_ms
+        self._db = db
+        self._own: apsw.Connection | None = None
+        self._renew_sql = load("queries.sql").worker_renew
+
+    def renew(self) -> bool:
+        """Move the end of the lease; returns ``False`` when the worker was struck off."""
+        if self._db.memory:
+            return True  # one connection, one process: nobody could take over
+        with mapped(self._db.path):
+            if self._own is None:
+                self._own = apsw.Connection(self._db.path)
+                self._own.set_busy_timeout(max(1, self.lease_ms // 4))
+                self._own.execute("PRAGMA synchronous=NORMAL")
+                self._own.execute("PRAGMA wal_autocheckpoint=0")
+            until = self._db.clock.boot_ns() + self.lease_ms * 1_000_000
+            return bool(self._own.execute(self._renew_sql, (until, self.id)).fetchall())
+
+    async def leave(self) -> None:
+        """Note that this worker has stopped."""
+        bindings = (self._db.clock.wall_us(), self.id)
+        await self._db.write(lambda: self._db.ex(self._db.queries.worker_leave, bindings))
+        if self._own is not None:
+            self._own.close()
+            self._own = None

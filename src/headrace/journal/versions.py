@@ -1,0 +1,86 @@
+"""Which versions a handler has and which one is active: facts in the journal, not in a process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace import errors
+from headrace.journal.connection import Connection
+from headrace.ports import Offered, VersionInfo, VersionOffer
+
+_DIGEST_SHOWN_CHARS = 12
+
+
+def info_of(row: tuple[Any, ...]) -> VersionInfo:
+    """Return a version from a row of the query ``version_info`` or ``versions``."""
+    number, handler, declared, model, digest, epoch, model_declared = row
+    name = None if model is None else f"{model}@{model_declared or epoch}:{digest[:_DIGEST_SHOWN_CHARS]}"
+    return VersionInfo(number, handler, declared, model, digest, name)
+
+
+class Versions:
+    """The versions of all handlers, in one SQLite journal."""
+
+    def __init__(self, db: Connection) -> None:
+        self._db = db
+        self._queries = db.queries
+
+    def info(self, number: int) -> VersionInfo:
+        """Return a version by its number."""
+        return info_of(self._db.row(self._queries.version_info, (number,)))
+
+    async def offer(self, offer: VersionOffer) -> Offered:
+        """Make a version known; one that nobody has seen before becomes the active one."""
+        return self._known(offer) or await self._db.write(lambda: self._add(offer))
+
+    def _known(self, offer: VersionOffer) -> Offered | None:
+        handler = self._db.row(self._queries.handler_get, (offer.handler,))
+        if handler is None or handler[1] is None:
+            return None
+        model = 0
+        if offer.digest is not None:
+            found = self._db.row(self._queries.model_get, (offer.model, offer.digest))
+            if found is None:
+                return None
+            model = found[0]
+        version = self._db.row(self._queries.version_get, (handler[0], offer.declared, model))
+        return None if version is None else Offered(self.info(version[0]), self.info(handler[1]))
+
+    def _add(self, offer: VersionOffer) -> Offered:
+        known = self._known(offer)
+        if known is not None:  # another worker was quicker
+            return known
+        row, queries, now = self._db.row, self._queries, self._db.clock.wall_us()
+        self._db.ex(queries.handler_add, (offer.handler,))
+        handler = row(queries.handler_get, (offer.handler,))[0]
+        model = 0
+        if offer.digest is not None:
+            found = row(queries.model_get, (offer.model, offer.digest))
+            added = found or row(queries.model_add, (offer.model, offer.model_declared, offer.digest, now))
+            model = added[0]
+        version = row(queries.version_add, (handler, offer.declared, model, now))[0]
+        self._db.ex(queries.handler_activate, (version, handler))
+        self._db.faults.at("version.offered")
+        return Offered(self.info(version), self.info(version))
+
+    async def activate(self, handler: str, text: str) -> VersionInfo:
+        """Make the version named (whole, or by ``@epoch``, or by a unique part) the active one."""
+        return await self._db.write(lambda: self._activate(handler, text))
+
+    def _activate(self, handler: str, text: str) -> VersionInfo:
+        known = [info_of(row) for row in self._db.rows(self._queries.versions, (handler,))]
+        wanted = [one for one in known if text == one.name] or [one for one in known if text in _names(one)]
+        wanted = wanted or [one for one in known if len(text) >= 2 and text in one.name]  # noqa: PLR2004
+        if len(wanted) != 1:
+            names = ", ".join(one.name for one in known) or "none"
+            raise errors.VersionUnknown(f"Known: {names}.", handler=handler, version=text)
+        row = self._db.row(self._queries.handler_get, (handler,))
+        self._db.ex(self._queries.handler_activate, (wanted[0].id, row[0]))
+        return wanted[0]
+
+
+def _names(version: VersionInfo) -> set[str]:
+    if version.model_name is None:
+        return {version.declared}
+    model, _, _digest = version.model_name.partition(":")
+    return {version.model_name, model, "@" + model.partition("@")[2], f"{version.declared}+{model}"}

@@ -1,0 +1,200 @@
+"""From the values of events to the tensors of a model; training and serving use these same functions."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from struct import pack
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import InputRefused
+
+Array = NDArray[Any]
+Encode = Callable[[Sequence[object]], Mapping[str, Array]]
+
+#: The names of ONNX Runtime for the types that numpy has, too.
+DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(int16)": "int16",
+    "tensor(int8)": "int8",
+    "tensor(uint64)": "uint64",
+    "tensor(uint32)": "uint32",
+    "tensor(uint16)": "uint16",
+    "tensor(uint8)": "uint8",
+    "tensor(bool)": "bool",
+    "tensor(string)": "object",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One input or output of a model: its name, its type, its shape (``None`` where any size fits)."""
+
+    name: str
+    kind: str
+    shape: tuple[int | None, ...]
+
+    @property
+    def batched(self) -> bool:
+        """Does the first axis take any number of rows?"""
+        return bool(self.shape) and self.shape[0] is None
+
+    def zeros(self) -> Array:
+        """Return the smallest tensor that has the declared shape."""
+        empty = "" if self.kind == "tensor(string)" else 0
+        return np.full([size or 1 for size in self.shape], empty, DTYPES[self.kind])
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+TEXT_CHARS_MAX = 2_000  # what a message is about stands at its beginning; bounds the work for one text
+WORD_BYTES_CACHED_MAX = 32  # longer words are rare: keeping them would cost more than it saves
+WORDS_CACHED_MAX = 8_192  # the active vocabulary of a language; about 2 MB
+
+# One pass over the bytes of a text: capitals become small, what is neither letter nor digit a space. Bytes of
+# other scripts stay. Apostrophes go without a space, so that "what's" and "whats" are one word.
+_PLAIN = bytes(ord(chr(c).lower()) if chr(c).isalnum() or c > 127 else 32 for c in range(256))  # noqa: PLR2004
+_QUOTES = dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'")
+_FIRST, _LAST = b" < ", b" > "  # stand where the neighbour of the outer words would; no word holds them
+
+
+def split_words(text: str) -> list[bytes]:
+    """Return the words of a text in small letters, as UTF-8; punctuation separates."""
+    text = text[:TEXT_CHARS_MAX]
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text).lower().translate(_QUOTES)[:TEXT_CHARS_MAX]
+    # A lone surrogate becomes "?", and so a space.
+    return text.encode("utf-8", "replace").translate(_PLAIN, b"'").split()
+
+
+class HashedNGrams:
+    """Text as the hashes of its words, pairs of words, and character trigrams within words.
+
+    A row holds bucket numbers from 1 and is padded with 0. The hash is crc32 of UTF-8, so any process on
+    any platform counts alike. Features beyond ``features_max`` are left out, from the end of the text.
+    """
+
+    id = "hashed-ngrams/1"
+
+    def __init__(self, *, buckets: int, features_max: int, slot: str = "features", model: str = "") -> None:
+        self.parameters = {"buckets": buckets, "features_max": features_max}
+        self._slot = slot
+        self._model = model
+        self._span = buckets - 1
+        self._row_bytes_max = 4 * features_max
+        self._cache: dict[bytes, bytes] = {}
+
+    def __call__(self, inputs: Sequence[object]) -> dict[str, Array]:
+        """Return the rows of some texts, as wide as the longest needs."""
+        rows = [self._row(self._text(value)) for value in inputs]
+        width = max(4, *map(len, rows))
+        padded = b"".join([row.ljust(width, b"\0") for row in rows])
+        return {self._slot: np.frombuffer(padded, "<i4").reshape(len(rows), -1)}
+
+    def _text(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise InputRefused(model=self._model, problem=f"it takes text, not {type(value).__name__}")
+        return value
+
+    def _row(self, text: str) -> bytes:
+        cached, span = self._cache.get, self._span
+        parts: list[bytes] = []
+        before = crc32(_FIRST)
+        for word in split_words(text):
+            spaced = b" %b " % word
+            parts.append(pack("<i", 1 + crc32(spaced, before) % span))
+            parts.append(cached(word) or self._word(word, spaced))
+            before = crc32(spaced)
+        parts.append(pack("<i", 1 + crc32(_LAST, before) % span))
+        return b"".join(parts)[: self._row_bytes_max]
+
+    def _word(self, word: bytes, spaced: bytes) -> bytes:
+        grams = [spaced, *(spaced[i : i + 3] for i in range(len(spaced) - 2))][: self._row_bytes_max // 4]
+        block = b"".join([pack("<i", 1 + crc32(gram) % self._span) for gram in grams])
+        if len(word) <= WORD_BYTES_CACHED_MAX:
+            if len(self._cache) >= WORDS_CACHED_MAX:
+                self._cache.clear()
+            self._cache[word] = block
+        return block
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+class Tensor:
+    """Numbers, lists and arrays, stacked along the first axis to the type and shape of one input."""
+
+    id = "tensor/1"
+
+    def __init__(self, slot: Slot, model: str) -> None:
+        self.parameters: dict[str, object] = {}
+        self._slot = slot
+        self._model = model
+        self._dtype = np.dtype(DTYPES[slot.kind])
+
+    def __call__(self, inputs: Sequence[object]) -> dict[str, Array]:
+        """Return the one tensor that holds every value."""
+        rows = [self._value(value) for value in inputs]
+        if not self._slot.batched:
+            return {self._slot.name: rows[0]}
+        if len({row.shape for row in rows}) > 1:
+            raise self._refused("the values of one batch have different shapes")
+        return {self._slot.name: np.stack(rows)}
+
+    def _value(self, value: object) -> Array:
+        raw = np.asarray(value, self._dtype) if self._dtype.hasobject else self._number(value)
+        wanted = self._slot.shape[1:] if self._slot.batched else self._slot.shape
+        return self._shaped(raw, wanted)
+
+    def _number(self, value: object) -> Array:
+        try:
+            raw = np.asarray(value)
+        except ValueError as error:
+            raise self._refused(str(error)) from None
+        if not np.can_cast(raw.dtype, self._dtype, "same_kind"):
+            raise self._refused(f"{raw.dtype} is no {self._dtype}")
+        with np.errstate(over="ignore"):
+            cast = raw.astype(self._dtype)
+        exact = self._dtype.kind != "f"
+        kept = np.array_equal(cast, raw) if exact else np.array_equal(np.isinf(cast), np.isinf(raw))
+        if not kept:
+            raise self._refused(f"a value lies outside of {self._dtype}")
+        return cast
+
+    def _shaped(self, raw: Array, wanted: tuple[int | None, ...]) -> Array:
+        if len(raw.shape) == len(wanted) and all(
+            want in (None, size) for want, size in zip(wanted, raw.shape, strict=True)
+        ):
+            return raw
+        # A bare number for an axis of one, a flat list for a fixed shape: there is one way to read them.
+        sizes = [size or 1 for size in wanted]
+        if raw.size == np.prod(sizes, dtype=np.int64):
+            return raw.reshape(sizes)
+        raise self._refused(f"its shape is {raw.shape}, the model takes {wanted}")
+
+    def _refused(self, problem: str) -> InputRefused:
+        return InputRefused(model=self._model, problem=problem)
+
+
+def identity(part: object) -> dict[str, object]:
+    """Return what stands for an encoder or decoder in the digest of a model.
+
+    A part of the library has an ``id`` and ``parameters``. Of a user's function it is module, qualified name
+    and the attribute ``version``, if there is one: raise that when the function changes its answers.
+    """
+    if isinstance(part, HashedNGrams | Tensor):
+        return {"id": part.id, "parameters": part.parameters}
+    kind: Any = part if hasattr(part, "__qualname__") else type(part)
+    named = {"module": kind.__module__, "name": kind.__qualname__}
+    version = getattr(part, "version", None)
+    return named if version is None else {**named, "version": json.loads(json.dumps(version, default=str))}

@@ -1,0 +1,1 @@
+"""What happens to an event: start reading at `headrace.runtime.pipeline`."""

@@ -1,0 +1,135 @@
+"""A batch on its way through a handler: its events in lines by key, and what they came to so far."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace import errors
+from headrace.event.envelope import Head
+from headrace.gate.retry import Dead, RetryPolicy, decide
+from headrace.ports import FIRST_ATTEMPT, Attempt, Batch, DeadLetter, OpenState, Outcome, Row, Waiting
+from headrace.runtime.gather import Gather
+from headrace.runtime.plan import Plan
+
+#: Lines of an earlier attempt's error kept with an event, and the size of a traceback in a dead letter.
+ERROR_CHARS_MAX = 500
+TRACEBACK_CHARS_MAX = 16_000
+
+#: [flight, row, head, row, head, ...]: events of one key, in order; run one after the other.
+Line = list[Any]
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One claimed batch being handled."""
+
+    plan: Plan
+    batch: Batch
+    gather: Gather | None
+    chance: Callable[[], float]
+    #: Events that no outcome names yet.
+    left: int = 0
+    outcome: Outcome = field(default_factory=Outcome)
+    started_ns: int = 0
+    #: Offsets that earlier, partial outcomes have named.
+    settled: set[int] = field(default_factory=set[int])
+
+    def attempt_of(self, row: Row) -> Attempt:
+        """Return how often the event has been tried, this time included."""
+        return self.batch.attempts.get(row[0], FIRST_ATTEMPT)
+
+    def finished(self) -> int:
+        """Return how many events are ready to be committed."""
+        return len(self.outcome)
+
+    def collect(self) -> Outcome:
+        """Return what is ready, and start anew."""
+        outcome, self.outcome = self.outcome, Outcome()
+        return outcome
+
+    def restore(self, outcome: Outcome) -> None:
+        """Take back an outcome that could not be committed."""
+        newer, self.outcome = self.outcome, outcome
+        outcome.emitted += newer.emitted
+        outcome.causes += newer.causes
+        outcome.done += newer.done
+        outcome.waiting += newer.waiting
+        outcome.dead += newer.dead
+
+    def note_settled(self, outcome: Outcome) -> None:
+        """Remember what is committed, while the rest of the batch runs on."""
+        if self.left:
+            self.settled |= _offsets(outcome)
+
+    def unfinished(self) -> list[Row]:
+        """Return the events that no outcome names."""
+        named = self.settled | _offsets(self.outcome)
+        return [row for row in self.batch.rows if row[0] not in named]
+
+    def fail(self, row: Row, head: Head | None, error: BaseException, kind: str) -> bool:
+        """Note a failed attempt; returns whether the event waits (and its key with it)."""
+        policy: RetryPolicy = self.plan.handler.retry
+        attempt = self.attempt_of(row)
+        verdict = decide(error, attempt, policy, self.chance())
+        self.left -= 1
+        if isinstance(verdict, Dead):
+            self.outcome.dead.append(self._letter(row, head, error, kind, verdict))
+            return False
+        line = f"{_code_of(error)}: {_said(error)}"[:ERROR_CHARS_MAX]
+        attempt = attempt._replace(errors=(*attempt.errors, line))
+        self.outcome.waiting.append(Waiting(row, OpenState.RETRY, attempt, verdict.after_ms))
+        return True
+
+    def give_back(self, row: Row, state: OpenState) -> None:
+        """Leave an event open whose attempt was not begun, or was stopped by us: it does not count."""
+        self.left -= 1
+        attempt = self.attempt_of(row)
+        attempt = attempt._replace(number=max(0, attempt.number - 1))
+        self.outcome.waiting.append(Waiting(row, state, attempt))
+
+    def _letter(self, row: Row, head: Head | None, error: BaseException, kind: str, verdict: Dead) -> DeadLetter:
+        coded = _coded(error, self.plan.handler.name)
+        told = str(coded)
+        return DeadLetter(
+            row=row,
+            reason=verdict.reason,
+            code=coded.code,
+            error=told,
+            traceback=_stack(error),
+            attempt=self.attempt_of(row),
+            trace=head.trace if head else b"",
+            type=kind,
+        )
+
+
+def _offsets(outcome: Outcome) -> set[int]:
+    found = {row[0] for row in outcome.done}
+    found.update(one.row[0] for one in (*outcome.waiting, *outcome.dead))
+    return found
+
+
+def _coded(error: BaseException, handler: str) -> errors.HeadraceError:
+    if isinstance(error, errors.HeadraceError):
+        return error
+    return errors.HandlerFailed(f"({_said(error)})", handler=handler, error=type(error).__name__)
+
+
+def _code_of(error: BaseException) -> str:
+    return error.code if isinstance(error, errors.HeadraceError) else type(error).__name__
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as fault:  # noqa: BLE001 - the user's __str__ may do anything
+        return f"(its text cannot be read: {type(fault).__name__})"
+
+
+def _stack(error: BaseException) -> str:
+    if isinstance(error, errors.HeadraceError) and error.__traceback__ is None:
+        return ""
+    text = "".join(traceback.format_exception(error))
+    return text if len(text) <= TRACEBACK_CHARS_MAX else "...\n" + text[-TRACEBACK_CHARS_MAX:]

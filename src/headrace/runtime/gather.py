@@ -1,0 +1,146 @@
+"""Dynamic batching: calls of one model are gathered while it is busy, and never wait when it is idle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from headrace.ports import LoadedModel
+
+_Call = tuple[object, "asyncio.Future[Any]"]
+
+
+class Gather:
+    """Collects inputs of concurrent handlers into batches for one set of weights.
+
+    A batch is sent when a tick of the event loop brings no further input, or when it is full; with
+    ``wait_ms`` above 0 a batch that is not full waits as long.  While one batch is in the model the next
+    one is gathered.  A batch that fails is repeated one by one, so that one poison input does not fail
+    its neighbours.
+    """
+
+    def __init__(
+        self, model: LoadedModel, executor: Executor, *, batch_max: int = 64, wait_ms: float = 0.0
+    ) -> None:
+        self.model = model
+        self._executor = executor
+        self._batch_max = batch_max
+        self._wait_s = wait_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Call] = deque()
+        self._seen = 0
+        self._ticking = False
+        self._busy = False
+        #: How many batches of each size were sent: a swallowed fault that gives batches of one shows here.
+        self.sizes: dict[int, int] = {}
+
+    def __call__(self, value: object) -> asyncio.Future[Any]:
+        """Return the future result of one input."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._queue.append((value, future))
+        if not self._ticking and not self._busy:
+            self._ticking = True
+            self._seen = 0
+            self._after(self._tick)
+        return future
+
+    def _after(self, step: Callable[[], None]) -> None:
+        if self._wait_s:
+            self._loop.call_later(self._wait_s, step)
+        else:
+            self._loop.call_soon(step)
+
+    def _tick(self) -> None:
+        """Send the batch once nothing new has come since the last look."""
+        size = len(self._queue)
+        if self._seen < size < self._batch_max and not self._wait_s:
+            self._seen = size
+            self._loop.call_soon(self._tick)
+            return
+        self._ticking = False
+        self._send()
+
+    def _send(self) -> None:
+        batch: list[_Call] = []
+        while self._queue and len(batch) < self._batch_max:
+            call = self._queue.popleft()
+            if not call[1].done():  # cancelled meanwhile: a deadline, or a stop
+                batch.append(call)
+        if not batch:
+            return
+        self._busy = True
+        self.sizes[len(batch)] = self.sizes.get(len(batch), 0) + 1
+        inputs = [value for value, _ in batch]
+        running = self._loop.run_in_executor(self._executor, _infer, self.model, inputs)
+        running.add_done_callback(lambda done: self._give(batch, done))
+
+    def _give(self, batch: list[_Call], running: asyncio.Future[list[Any]]) -> None:
+        self._busy = False
+        results: Sequence[Any]
+        if running.cancelled():
+            results = [asyncio.CancelledError()] * len(batch)
+        else:
+            fault = running.exception()
+            results = running.result() if fault is None else [fault] * len(batch)
+        for (_, future), result in zip(batch, results, strict=True):
+            if future.done():
+                continue
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        if self._queue:
+            self._seen = 0
+            self._ticking = True
+            self._tick()
+
+
+def _infer(model: LoadedModel, inputs: list[object]) -> list[Any]:
+    """In a thread: one call for all; after a failure one call each, so that only the guilty fail."""
+    try:
+        return model.infer(inputs)
+    except Exception as fault:  # noqa: BLE001 - every input gets its own result or its own fault below
+        if len(inputs) == 1:
+            return [fault]
+    return [_infer(model, [value])[0] for value in inputs]
+
+
+class Ask:
+    """The ``model`` of one handler call: passes inputs on and remembers the confidence."""
+
+    __slots__ = ("_gather", "confidence")
+
+    def __init__(self, gather: Gather) -> None:
+        self._gather = gather
+        #: The lowest confidence of the results so far.
+        self.confidence: float | None = None
+
+    async def __call__(self, value: object) -> Any:
+        """Return the model's result for one input."""
+        return self._noted(await self._gather(value))
+
+    def _noted(self, result: Any) -> Any:
+        found = getattr(result, "confidence", None)
+        if found is not None and (self.confidence is None or found < self.confidence):
+            self.confidence = float(found)
+        return result
+
+
+class AskFromThread(Ask):
+    """The ``model`` of a plain handler, which runs in a thread: called without ``await``."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self, gather: Gather, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(gather)
+        self._loop = loop
+
+    def __call__(self, value: object) -> Any:  # type: ignore[override]  # plain on purpose: no await in a thread
+        """Return the model's result for one input; waits in this thread."""
+        return self._noted(asyncio.run_coroutine_threadsafe(self._one(value), self._loop).result())
+
+    async def _one(self, value: object) -> Any:
+        return await self._gather(value)

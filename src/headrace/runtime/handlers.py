@@ -1,0 +1,182 @@
+"""Handlers as declared: the signature of a function is its wiring."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from headrace import errors
+from headrace.event.contract import NAME, Contract, Event, contract_of
+from headrace.gate.retry import RetryPolicy
+from headrace.ports import Model
+from headrace.runtime.context import Context
+
+#: Slots of an asynchronous handler; threads of a plain one.
+CONCURRENCY_DEFAULT = 64
+THREADS_DEFAULT = 16
+CONCURRENCY_MAX = 4_096
+DEADLINE_MS_DEFAULT = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """One handler as the user declared it."""
+
+    name: str
+    fn: Callable[..., Any]
+    consumes: Contract
+    emits: tuple[Contract, ...]
+    #: May the handler return nothing?  (Informs `headrace check` only: emitting less is always allowed.)
+    optional: bool
+    #: Names of the parameters beside the event, by what they are: ``model``, ``ctx``.
+    wants: Mapping[str, str]
+    is_async: bool
+    version: str = "1"
+    model: Model | None = None
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    concurrency: int = CONCURRENCY_DEFAULT
+    deadline_ms: int = DEADLINE_MS_DEFAULT
+    start_latest: bool = False
+    where: str = ""
+
+
+def declare(
+    fn: Callable[..., Any],
+    *,
+    app: str,
+    name: str | None,
+    model: Model | None,
+    version: str | int,
+    retry: RetryPolicy | None,
+    concurrency: int | None,
+    deadline_ms: int,
+    start: str,
+    local_names: Mapping[str, Any],
+) -> Handler:
+    """Return the handler of a function; raises `SignatureInvalid` with what is wrong."""
+    full_name = f"{app}.{name or getattr(fn, '__name__', '')}"
+    if not NAME.fullmatch(full_name):
+        raise errors.SignatureInvalid(handler=full_name, problem="the name has characters that are not allowed")
+    hints = _hints(fn, full_name, local_names)
+    parameters = list(inspect.signature(fn).parameters.values())
+    consumes = _consumed(full_name, parameters, hints)
+    wants = _wanted(full_name, parameters[1:], hints, model)
+    emits, optional = _emitted(full_name, hints.get("return", _ABSENT))
+    is_async = inspect.iscoroutinefunction(fn)
+    count = concurrency or (CONCURRENCY_DEFAULT if is_async else THREADS_DEFAULT)
+    _check_numbers(full_name, count, deadline_ms, start, str(version))
+    return Handler(
+        name=full_name,
+        fn=fn,
+        consumes=consumes,
+        emits=emits,
+        optional=optional,
+        wants=wants,
+        is_async=is_async,
+        version=str(version),
+        model=model,
+        retry=retry or RetryPolicy(),
+        concurrency=count,
+        deadline_ms=deadline_ms,
+        start_latest=start == "latest",
+        where=_where(fn),
+    )
+
+
+_ABSENT = object()
+
+
+def _where(fn: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)
+
+
+def _check_numbers(handler: str, concurrency: int, deadline_ms: int, start: str, version: str) -> None:
+    problem = ""
+    if not 1 <= concurrency <= CONCURRENCY_MAX:
+        problem = f"concurrency is 1 to {CONCURRENCY_MAX}, not {concurrency}"
+    elif deadline_ms < 1:
+        problem = f"deadline_ms is at least 1, not {deadline_ms}"
+    elif start not in ("earliest", "latest"):
+        problem = f"start is 'earliest' or 'latest', not {start!r}"
+    elif not NAME.fullmatch(version):
+        problem = f"version {version!r} has characters that are not allowed"
+    if problem:
+        raise errors.SignatureInvalid(handler=handler, problem=problem)
+
+
+def _hints(fn: Callable[..., Any], handler: str, local_names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the annotations as objects, also those written as text and those of local classes."""
+    if not callable(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise errors.SignatureInvalid(handler=handler, problem="it must be a function that is not a generator")
+    try:
+        return typing.get_type_hints(fn, localns=dict(local_names))
+    except (NameError, TypeError, AttributeError) as fault:
+        raise errors.SignatureInvalid(handler=handler, problem=f"an annotation cannot be read: {fault}") from None
+
+
+def _consumed(handler: str, parameters: list[inspect.Parameter], hints: dict[str, Any]) -> Contract:
+    if not parameters:
+        raise errors.SignatureInvalid(handler=handler, problem="it has no parameter for the event")
+    first = parameters[0]
+    kind = hints.get(first.name)
+    if not (isinstance(kind, type) and issubclass(kind, Event)):
+        found = "has no annotation" if kind is None else f"is annotated {kind!r}"
+        problem = f"the first parameter {first.name!r} {found}; it must be one event class"
+        raise errors.SignatureInvalid(handler=handler, problem=problem)
+    return contract_of(kind)
+
+
+def _wanted(
+    handler: str, parameters: list[inspect.Parameter], hints: dict[str, Any], model: Model | None
+) -> dict[str, str]:
+    wants: dict[str, str] = {}
+    for one in parameters:
+        if one.name == "ctx" or hints.get(one.name) is Context:
+            wants["ctx"] = one.name
+        elif one.name == "model":
+            wants["model"] = one.name
+        elif one.default is inspect.Parameter.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            problem = f"nothing is known to pass as {one.name!r}; known are 'model' and 'ctx'"
+            raise errors.SignatureInvalid(handler=handler, problem=problem)
+    if "model" in wants and model is None:
+        raise errors.SignatureInvalid(
+            handler=handler, problem="it asks for 'model', but has none", hint="@app.handler(model=Model.onnx(...))"
+        )
+    return wants
+
+
+def _emitted(handler: str, returned: Any) -> tuple[tuple[Contract, ...], bool]:
+    """Return the contracts of the return annotation, and whether nothing may be returned."""
+    if returned is _ABSENT:
+        raise errors.SignatureInvalid(
+            handler=handler, problem="it has no return annotation", hint="write '-> None' for one that emits nothing"
+        )
+    contracts: list[Contract] = []
+    optional = False
+    for part in _flat(returned):
+        if part is None or part is types.NoneType:
+            optional = True
+        elif isinstance(part, type) and issubclass(part, Event):
+            contracts.append(contract_of(part))
+        else:
+            problem = f"the return annotation holds {part!r}; use event classes, list[Event class] and None"
+            raise errors.SignatureInvalid(handler=handler, problem=problem)
+    return tuple(contracts), optional
+
+
+def _flat(annotation: Any) -> list[Any]:
+    origin = typing.get_origin(annotation)
+    if origin in (Union, types.UnionType, list, tuple):
+        return [part for one in typing.get_args(annotation) if one is not ... for part in _flat(one)]
+    return [annotation]
+
+
+def caller_names(depth: int) -> Mapping[str, Any]:
+    """Return the local names of a calling frame, so that classes made in a function can be annotations."""
+    return sys._getframe(depth + 1).f_locals  # noqa: SLF001 - what inspect.currentframe does, in one step

@@ -1,0 +1,95 @@
+"""From an event of the user to a record for the journal: validate, encode, place, envelope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from headrace import errors
+from headrace.event.contract import Contract, Event, check_key
+from headrace.event.envelope import PRINCIPAL_CHARS_MAX, Envelope, Head, Trace, check_headers, parse_traceparent
+from headrace.event.lineage import id_of, partition_of, uuid7
+from headrace.ports import Chance, Clock, Journal, NewEvent
+
+ParentRef = UUID | str | bytes | Envelope
+#: Parents of one event: a join of more is better done step by step.
+PARENTS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a publisher may say of an event beside its content."""
+
+    event_id: UUID | str | bytes | None = None
+    parents: Sequence[ParentRef] = ()
+    traceparent: str | None = None
+    tracestate: str = ""
+    headers: Mapping[str, bytes] | None = None
+
+
+async def prepare(
+    contract: Contract,
+    event: Event,
+    options: Options,
+    *,
+    journal: Journal,
+    stamp: int,
+    source: str,
+    principal: str,
+    bytes_max: int,
+    clock: Clock,
+    chance: Chance,
+) -> NewEvent:
+    """Return the record of an event; raises the `EventError` family, and then nothing was written."""
+    body = contract.encode(event)
+    if len(body) > bytes_max:
+        raise errors.PayloadTooLarge(type=contract.type, size_bytes=len(body), limit_bytes=bytes_max)
+    key = contract.key_of(event)
+    check_key(contract.type, key)
+    now_us = clock.wall_us()
+    given = options.event_id
+    event_id = uuid7(now_us, chance.bytes(10)) if given is None else id_of(given, source)
+    head = _head(contract, options, source, principal, chance)
+    head.stamp, head.key, head.time_us = stamp, key, now_us
+    topic = await journal.topic(contract.topic)
+    place = journal.place(topic, partition_of(key, event_id, topic.partitions))
+    return NewEvent(contract.topic, place, event_id, head, body, may_exist=given is not None)
+
+
+def _head(contract: Contract, options: Options, source: str, principal: str, chance: Chance) -> Head:
+    if len(principal) > PRINCIPAL_CHARS_MAX:
+        raise errors.EnvelopeInvalid(attribute="principal", problem=f"it has {len(principal)} characters")
+    if len(options.parents) > PARENTS_MAX:
+        raise errors.EnvelopeInvalid(attribute="parents", problem=f"there are more than {PARENTS_MAX}")
+    headers = dict(options.headers) if options.headers else None
+    if headers:
+        check_headers(contract.type, headers)
+    trace = _trace(options, chance)
+    return Head(
+        stamp=0,
+        parents=tuple(dict.fromkeys(_parent(one, source) for one in options.parents)),
+        root=b"",
+        trace=trace.trace,
+        span=trace.span,
+        flags=trace.flags,
+        input_hash=b"",
+        time_us=0,
+        principal=principal,
+        key=None,
+        tracestate=trace.state,
+        headers=headers,
+    )
+
+
+def _parent(ref: ParentRef, source: str) -> bytes:
+    return ref.event_id.bytes if isinstance(ref, Envelope) else id_of(ref, source)
+
+
+def _trace(options: Options, chance: Chance) -> Trace:
+    """Continue the caller's trace, with a span of our own; a missing or broken one starts a new trace."""
+    span = chance.bytes(8)
+    found = parse_traceparent(options.traceparent, options.tracestate) if options.traceparent else None
+    if found is None:
+        return Trace(chance.bytes(16), span, 1)
+    return found._replace(span=span)

@@ -1,0 +1,323 @@
+"""One handler being served by a worker: take, start, settle, again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from headrace import errors
+from headrace.ports import (
+    Batch,
+    BatchReport,
+    Clock,
+    Consumer,
+    DeadLetter,
+    Faults,
+    Observer,
+    OpenState,
+    Outcome,
+)
+from headrace.runtime.deadline import DeadlineWatch
+from headrace.runtime.flight import Flight
+from headrace.runtime.pipeline import Pipeline
+from headrace.runtime.serving import RELOAD_LOOK_MS, Versions
+
+_log = logging.getLogger("headrace.worker")
+
+#: Events claimed at once by a handler that keeps up; it halves when a batch is not done in time.
+CLAIM_MAX = 256
+#: What is finished waits at most this long for the rest of its batch before it is committed.
+SETTLE_AFTER_MS = 10.0
+#: The longest sleep of an idle server; commits wake it earlier.
+IDLE_S = 1.0
+#: Waits after a failed commit: doubled each time, so that a full disk is not hammered.
+OUTAGE_S_MIN, OUTAGE_S_MAX = 0.05, 5.0
+
+
+class Quiet:
+    """Lets a suspect of a crash run with nothing else in the process.
+
+    Servers ask before they start a batch; a suspect waits until all batches of the process have landed.
+    """
+
+    def __init__(self) -> None:
+        self.suspects = 0
+        self.aloft = 0
+        self._changed = asyncio.Event()
+
+    def landed(self, count: int) -> None:
+        """Note that batches have ended."""
+        self.aloft -= count
+        self._changed.set()
+
+    async def alone(self) -> None:
+        """Return when nothing is in flight."""
+        while self.aloft:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class Server:
+    """Serves one subscription until it is stopped."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        versions: Versions,
+        pipeline: Pipeline,
+        *,
+        clock: Clock,
+        faults: Faults,
+        quiet: Quiet,
+        observer: Observer | None,
+        balance_s: float,
+        name: str,
+        concurrency: int,
+        deadline: DeadlineWatch,
+    ) -> None:
+        self.consumer, self.versions, self.pipeline = consumer, versions, pipeline
+        self._clock, self._faults, self._quiet, self._observer = clock, faults, quiet, observer
+        self._balance_s = balance_s
+        self.name = name
+        self._concurrency = concurrency
+        self._deadline = deadline
+        self._flights: list[Flight] = []
+        self._window = CLAIM_MAX
+        self._stopping = False
+        self._due: dict[str, int] = {}
+        self.handed_back = 0
+        #: Events finished so far in this process.
+        self.finished = 0
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until `stop`; outages of the journal are waited out, with one line in the log each."""
+        outage_s = 0.0
+        while not self._stopping:
+            try:
+                progressed = await self.step()
+                if outage_s:
+                    _log.warning("%s: the journal answers again", self.name)
+                outage_s = 0.0
+            except errors.JournalError as fault:
+                if not fault.retryable:
+                    raise
+                if not outage_s:
+                    _log.warning("%s: %s Trying again until it answers.", self.name, fault)
+                outage_s = min(OUTAGE_S_MAX, outage_s * 2 or OUTAGE_S_MIN)
+                await self._clock.sleep(outage_s)
+                continue
+            if not progressed:
+                await self.consumer.wait(self._patience_s())
+
+    def stop(self) -> None:
+        """Ask the loop to end."""
+        self._stopping = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the loop look again."""
+        self.consumer.wake()
+
+    async def step(self) -> bool:
+        """Do what can be done now; returns whether anything was."""
+        await self._keep_house()
+        progressed = False
+        for flight in list(self._flights):
+            if self._ripe(flight):
+                await self._land(flight)
+                progressed = True
+        if self._room() and not self._quiet.suspects and self.versions.serving is not None:
+            progressed |= await self._take()
+        return progressed
+
+    def idle(self) -> bool:
+        """Return whether nothing is in flight."""
+        return not self._flights
+
+    async def _keep_house(self) -> None:
+        if self._is_due("balance", self._balance_s):
+            if self.versions.serving is None:
+                await self._hand_back_all()
+            else:
+                await self.consumer.balance()
+        if self._is_due("model", RELOAD_LOOK_MS / 1000):
+            if self.versions.serving is None:
+                await self.versions.follow()
+                self._due.pop("balance", None)
+            else:
+                await self.versions.look()
+        if self._flights and self._is_due("deadline", self._deadline.interval_s):
+            self._deadline.look()
+
+    def _is_due(self, what: str, every_s: float) -> bool:
+        now = self._clock.boot_ns()
+        if now < self._due.get(what, 0):
+            return False
+        self._due[what] = now + int(every_s * 1e9)
+        return True
+
+    async def _hand_back_all(self) -> None:
+        """Nobody here can run the active version: let others have the partitions."""
+        if self.consumer.held() and not self._flights:
+            await self.consumer.release()
+
+    def _patience_s(self) -> float:
+        now = self._clock.boot_ns()
+        patience = min(IDLE_S, max(0.001, (min(self._due.values(), default=now) - now) / 1e9))
+        if any(flight.finished() for flight in self._flights):
+            patience = min(patience, SETTLE_AFTER_MS / 1000)
+        return patience
+
+    # --- take ---------------------------------------------------------------------------------
+
+    def _room(self) -> int:
+        if self.pipeline.abandoned >= self._concurrency:
+            return 0  # as many handlers hang as may run: taking more would only pile up threads
+        return max(0, self._window - sum(flight.left for flight in self._flights))
+
+    async def _take(self) -> bool:
+        serving = self.versions.serving
+        assert serving is not None
+        try:
+            batch = await self.consumer.take(self._room(), serving.plan.version)
+        except errors.VersionInactive:
+            await self.versions.follow()
+            return self.versions.serving is not None
+        if batch is None:
+            return False
+        if batch.alone:
+            await self._fly_alone(batch)
+        else:
+            await self._fly(batch)
+        return True
+
+    async def _fly(self, batch: Batch) -> Flight:
+        serving = self.versions.serving
+        assert serving is not None
+        assert serving.plan.version.id == batch.version.id, "a claim pins the version that is served"
+        flight = await self.pipeline.start(serving.plan, batch, serving.gather)
+        self._flights.append(flight)
+        self._quiet.aloft += 1
+        return flight
+
+    async def _fly_alone(self, batch: Batch) -> None:
+        """Run a suspect when everything else in the process has landed."""
+        self._quiet.suspects += 1
+        try:
+            while self._flights:
+                for flight in list(self._flights):
+                    if self._ripe(flight):
+                        await self._land(flight)
+                if self._flights:
+                    await self.consumer.wait(SETTLE_AFTER_MS / 1000)
+                    self._deadline.look()
+            await self._quiet.alone()
+            flight = await self._fly(batch)
+            while flight in self._flights:
+                if self._ripe(flight):
+                    await self._land(flight)
+                    continue
+                await self.consumer.wait(self._deadline.interval_s)
+                self._deadline.look()
+        finally:
+            self._quiet.suspects -= 1
+
+    # --- settle -------------------------------------------------------------------------------
+
+    def _ripe(self, flight: Flight) -> bool:
+        if not flight.left:
+            return True
+        age_ms = (self._clock.boot_ns() - flight.started_ns) / 1e6
+        return flight.finished() > 0 and age_ms >= SETTLE_AFTER_MS
+
+    async def _land(self, flight: Flight) -> None:
+        """Commit what a flight has come to, and claim the next batch in the same transaction."""
+        outcome = flight.collect()
+        complete = not flight.left
+        self._adapt(flight, complete=complete)
+        limit = self._room() if not (self._quiet.suspects or self._stopping) else 0
+        try:
+            settled = await self.consumer.settle(flight.batch, outcome, limit=limit)
+        except errors.JournalError:
+            flight.restore(outcome)
+            raise
+        flight.note_settled(outcome)
+        if settled.conflicts:
+            self._bury_conflicts(flight, outcome, settled.conflicts)
+        elif complete:
+            self._flights.remove(flight)
+            self._quiet.landed(1)
+        self._report(flight, outcome, settled.stale | settled.conflicts)
+        if settled.next is not None:
+            await self._follow_up(settled.next)
+
+    async def _follow_up(self, batch: Batch) -> None:
+        if batch.alone:
+            await self._fly_alone(batch)
+        else:
+            await self._fly(batch)
+
+    def _adapt(self, flight: Flight, *, complete: bool) -> None:
+        """Claim much where batches end in time, no more than what can run where they do not."""
+        flight.started_ns = self._clock.boot_ns()  # the rest gets as much time again
+        if complete:
+            self._window = min(CLAIM_MAX, self._window * 2)
+        else:
+            self._window = max(min(2 * self._concurrency, CLAIM_MAX), self._window // 2)
+
+    def _bury_conflicts(self, flight: Flight, outcome: Outcome, causes: frozenset[int]) -> None:
+        """Events whose derived ids are taken: dead letters instead of what they came to."""
+        for row in outcome.done:
+            if row[0] in causes:
+                error = errors.DerivedConflict(handler=self.name, event_id=row[2].hex())
+                flight.left += 1
+                flight.fail(row, None, error, "")
+
+    def _report(self, flight: Flight, outcome: Outcome, dropped: frozenset[int]) -> None:
+        self.finished += len(outcome.done) + len(outcome.dead)
+        self._log_dead(outcome.dead)
+        if self._observer is None:
+            return
+        now = self._clock.wall_us()
+        latencies = [now - time for time in self.pipeline.times_of(outcome.done, dropped)]
+        self._observer.committed(
+            BatchReport(
+                handler=self.name,
+                version=flight.plan.version.name,
+                latencies_us=latencies,
+                emitted=len(outcome.emitted),
+                waiting=len(outcome.waiting),
+                dead=len(outcome.dead),
+            )
+        )
+
+    def _log_dead(self, letters: list[DeadLetter]) -> None:
+        for letter in letters:
+            _log.error(
+                "%s: event at offset %d goes to the dead letters (%s, %s): %s",
+                self.name, letter.row[0], letter.reason, letter.code, letter.error,
+            )  # fmt: skip
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def finish(self, grace_s: float) -> int:
+        """Let what runs end within the grace time, hand back the rest; returns how many were handed back."""
+        self.pipeline.drop_lines()
+        deadline = self._clock.boot_ns() + int(grace_s * 1e9)
+        while self._flights and self.pipeline.slots and self._clock.boot_ns() < deadline:
+            await self.consumer.wait(0.01)
+        await self.pipeline.cancel()
+        for flight in list(self._flights):
+            back = flight.unfinished()
+            for row in back:
+                flight.give_back(row, OpenState.RETURNED)
+            self.handed_back += len(back)
+            outcome = flight.collect()
+            await self.consumer.settle(flight.batch, outcome)
+            self._report(flight, outcome, frozenset())
+            self._quiet.landed(1)
+        self._flights.clear()
+        await self.consumer.release()
+        self.versions.close()
+        return self.handed_back

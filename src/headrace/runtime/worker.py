@@ -1,0 +1,213 @@
+"""A worker process: one server per handler, leases kept alive by a thread, an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from headrace import errors
+from headrace.ports import Chance, Clock, Faults, Journal, Observer, VersionInfo
+from headrace.ports import Worker as Lease
+from headrace.runtime.deadline import DeadlineWatch
+from headrace.runtime.handlers import Handler
+from headrace.runtime.pipeline import Pipeline
+from headrace.runtime.plan import Limits, Plan, compile_plan
+from headrace.runtime.server import Quiet, Server
+from headrace.runtime.serving import Versions
+
+_log = logging.getLogger("headrace.worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What a worker can be told."""
+
+    lease_ms: int = 10_000
+    stop_grace_ms: int = 10_000
+    limits: Limits = field(default_factory=Limits)
+
+
+class Worker:
+    """Handles the events of an app in this process."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        handlers: Sequence[Handler],
+        *,
+        app: str,
+        known_types: frozenset[str],
+        clock: Clock,
+        chance: Chance,
+        faults: Faults,
+        observer: Observer | None = None,
+        settings: WorkerSettings | None = None,
+    ) -> None:
+        self._journal = journal
+        self._handlers = handlers
+        self._app = app
+        self._known_types = known_types
+        self._clock, self._chance, self._faults = clock, chance, faults
+        self._observer = observer
+        self._settings = settings or WorkerSettings()
+        self._models = ThreadPoolExecutor(1, thread_name_prefix="headrace-model")
+        self._pools: list[ThreadPoolExecutor] = [self._models]
+        self._quiet = Quiet()
+        self._keeper: Keeper | None = None
+        self._lease: Lease | None = None
+        self.servers: list[Server] = []
+
+    async def start(self, *, keep: bool = True) -> None:
+        """Join the journal, load the models, prepare a server per handler.
+
+        Raises the `ModelError` family when a model cannot be loaded: nothing was taken then.
+        """
+        self._lease = await self._journal.join(self._settings.lease_ms)
+        for handler in self._handlers:
+            self.servers.append(await self._server(handler, self._lease))
+        if keep:
+            longest = max((handler.deadline_ms for handler in self._handlers), default=0)
+            self._keeper = Keeper(self._lease, self._clock, self._settings.lease_ms, longest)
+            self._keeper.start()
+
+    async def _server(self, handler: Handler, lease: Lease) -> Server:
+        topic = handler.consumes.topic
+        subscription = await self._journal.subscribe(handler.name, topic, latest=handler.start_latest)
+        consumer = self._journal.consumer(lease, subscription)
+
+        async def compiled(version: VersionInfo) -> Plan:
+            return await compile_plan(
+                handler,
+                version,
+                self._journal,
+                subscription=subscription.id,
+                app=self._app,
+                principal=f"service:{self._app}",
+                limits=self._settings.limits,
+            )
+
+        versions = Versions(handler, self._journal, self._models, compiled)
+        await versions.start()
+        pipeline = Pipeline(
+            self._journal,
+            clock=self._clock,
+            chance=self._chance,
+            faults=self._faults,
+            known_types=self._known_types,
+            wake=consumer.wake,
+            concurrency=handler.concurrency,
+            threads=None if handler.is_async else self._pool(handler),
+        )
+        return Server(
+            consumer,
+            versions,
+            pipeline,
+            clock=self._clock,
+            faults=self._faults,
+            quiet=self._quiet,
+            observer=self._observer,
+            balance_s=self._settings.lease_ms / 1000 / 4,
+            name=handler.name,
+            concurrency=handler.concurrency,
+            deadline=DeadlineWatch(pipeline, self._clock, handler.deadline_ms),
+        )
+
+    def _pool(self, handler: Handler) -> ThreadPoolExecutor:
+        # As many threads again for those that hang: `Server` takes nothing more once all of them do.
+        pool = ThreadPoolExecutor(2 * handler.concurrency, thread_name_prefix=f"headrace-{handler.name}")
+        self._pools.append(pool)
+        return pool
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Serve until ``stop`` is set; returns how many events were handed back unfinished."""
+        tasks = [asyncio.create_task(server.run(), name=server.name) for server in self.servers]
+        waiter = asyncio.create_task(stop.wait())
+        beat = asyncio.create_task(self._beat())
+        try:
+            done, _ = await asyncio.wait([*tasks, waiter], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {waiter}:
+                task.result()  # a server ends by itself only with an error
+        finally:
+            waiter.cancel()
+            for server in self.servers:
+                server.stop()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            beat.cancel()
+            handed_back = await self.finish()
+        return handed_back
+
+    async def _beat(self) -> None:
+        """Show the keeper that the event loop lives."""
+        while True:
+            if self._keeper is not None:
+                self._keeper.loop_seen()
+            await self._clock.sleep(self._settings.lease_ms / 1000 / 6)
+
+    async def finish(self) -> int:
+        """Hand back what is held and leave; returns how many events were unfinished."""
+        handed_back = 0
+        try:
+            grace_s = self._settings.stop_grace_ms / 1000
+            for server in self.servers:
+                handed_back += await server.finish(grace_s)
+            if self._lease is not None:
+                await self._lease.leave()
+        except errors.JournalError as fault:
+            # What we hold is taken over when the lease runs out; nothing is lost.
+            _log.warning("left without handing back: %s", fault)
+        finally:
+            if self._keeper is not None:
+                self._keeper.stop()
+            for pool in self._pools:
+                pool.shutdown(wait=False, cancel_futures=True)
+        return handed_back
+
+
+class Keeper:
+    """Renews the lease from a thread, so that a long or a blocking handler does not lose it.
+
+    When the event loop has not moved for longer than the longest deadline of a handler, the process counts
+    as hung: the lease is left to run out and others take over.
+    """
+
+    def __init__(self, lease: Lease, clock: Clock, lease_ms: int, deadline_ms: int) -> None:
+        self._lease = lease
+        self._clock = clock
+        self._interval_s = lease_ms / 1000 / 3
+        self._silence_ns_max = (deadline_ms + lease_ms) * 1_000_000
+        self._seen_ns = clock.boot_ns()
+        self._stopped = threading.Event()
+        self._hung = False
+        self._thread = threading.Thread(target=self._run, name="headrace-lease", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def loop_seen(self) -> None:
+        """Note that the event loop lives."""
+        self._seen_ns = self._clock.boot_ns()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            if self._clock.boot_ns() - self._seen_ns > self._silence_ns_max:
+                if not self._hung:
+                    _log.error("the event loop is blocked beyond every deadline: the lease is not renewed")
+                self._hung = True
+                continue
+            self._hung = False
+            try:
+                if not self._lease.renew():
+                    _log.error("this worker was struck off the journal; its partitions go to others")
+            except errors.JournalError as fault:
+                _log.warning("the lease could not be renewed: %s", fault)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)

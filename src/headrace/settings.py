@@ -1,0 +1,110 @@
+"""Settings: flag, then ``HEADRACE_*``, then ``headrace.toml`` or ``[tool.headrace]``, then the default."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from headrace import errors
+
+ENVIRONMENT = "HEADRACE_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set, with its default; sizes and times carry their unit in the name."""
+
+    #: Where events are kept: a path, ``sqlite:///path``, or ``:memory:``.
+    journal: str = "headrace.db"
+    #: ``full``: accepted survives a power cut. ``normal``: a power cut may take the last commits, no more.
+    durability: str = "full"
+    #: Largest payload of one event.
+    payload_bytes_max: int = 1 << 20
+    #: Longest chain of causes; a longer one is taken for a cycle.
+    depth_max: int = 256
+    #: After this long without renewal a worker counts as dead.
+    lease_ms: int = 10_000
+    #: How long a stopping worker lets handlers finish.
+    stop_grace_ms: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        for name, low, high in (
+            ("payload_bytes_max", 1, 1 << 30),
+            ("depth_max", 1, 1 << 20),
+            ("lease_ms", 100, 3_600_000),
+            ("stop_grace_ms", 0, 3_600_000),
+        ):
+            if not low <= getattr(self, name) <= high:
+                problem = f"it is {low} to {high}, not {getattr(self, name)}"
+                raise errors.SettingInvalid(name=name, origin="the settings", problem=problem)
+        if self.durability not in ("full", "normal"):
+            raise errors.SettingInvalid(
+                name="durability", origin="the settings", problem="it is 'full' or 'normal'"
+            )
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Settings:
+    """Return the settings in force; raises `SettingInvalid` with the origin of what is wrong."""
+    found: dict[str, Any] = {}
+    for origin, values in (
+        *_files(folder or Path.cwd()),
+        ("the environment", _from_environment(os.environ if environment is None else environment)),
+        ("a flag", {name: value for name, value in (flags or {}).items() if value is not None}),
+    ):
+        found |= {name: _typed(name, value, origin) for name, value in values.items()}
+    return Settings(**found)
+
+
+_TYPES = get_type_hints(Settings)
+_NAMES = tuple(field.name for field in fields(Settings))
+
+
+def _typed(name: str, value: Any, origin: str) -> Any:
+    if name not in _NAMES:
+        near = get_close_matches(name, _NAMES, 1)
+        problem = "there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
+        raise errors.SettingInvalid(name=name, origin=origin, problem=problem)
+    kind = _TYPES[name]
+    try:
+        if isinstance(value, bool) or not isinstance(value, (str, kind)):
+            raise TypeError
+        return kind(value)
+    except (TypeError, ValueError):
+        problem = f"{value!r} is not {'a whole number' if kind is int else 'text'}"
+        raise errors.SettingInvalid(name=name, origin=origin, problem=problem) from None
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the environment; other ``HEADRACE_*`` names belong to other parts."""
+    named = ((name, environment.get(ENVIRONMENT + name.upper())) for name in _NAMES)
+    return {name: value for name, value in named if value is not None}
+
+
+def _files(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the settings of the nearest ``headrace.toml`` or ``pyproject.toml`` that has any."""
+    for place in (folder, *folder.parents):
+        own = place / "headrace.toml"
+        if own.is_file():
+            return [(str(own), _toml(own))]
+        project = place / "pyproject.toml"
+        if project.is_file():
+            table = _toml(project).get("tool", {}).get("headrace")
+            return [] if table is None else [(str(project), table)]
+    return []
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as fault:
+        raise errors.SettingInvalid(name="(file)", origin=str(path), problem=str(fault)) from None

@@ -1,0 +1,64 @@
+"""The real clock and the real chance; everything else gets them through the ports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+
+class SystemClock:
+    """Wall time, boot time and sleep of this machine."""
+
+    def wall_us(self) -> int:
+        """Return microseconds since 1970, UTC."""
+        return time.time_ns() // 1000
+
+    def boot_ns(self) -> int:
+        """Return nanoseconds since boot; counts suspended time on Linux."""
+        return time.clock_gettime_ns(_BOOT_CLOCK)
+
+    def boot_id(self) -> str:
+        """Return a name of this boot, the same for every process of the machine."""
+        return _boot_id()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait on the running event loop."""
+        await asyncio.sleep(seconds)
+
+
+_BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+@cache
+def _boot_id() -> str:
+    if sys.platform == "linux":
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    # Elsewhere: the moment of boot, to ten seconds, so that processes which look at different times agree.
+    return f"boot-{round((time.time() - time.monotonic()) / 10)}"
+
+
+class SystemChance:
+    """The operating system's randomness, and a quick generator for jitter."""
+
+    def __init__(self) -> None:
+        self._jitter = random.Random()  # noqa: S311 - spreads retries, protects nothing
+
+    def bytes(self, size: int) -> bytes:
+        """Return unpredictable bytes."""
+        return os.urandom(size)
+
+    def unit(self) -> float:
+        """Return a number in [0, 1)."""
+        return self._jitter.random()
+
+
+class NoFaults:
+    """Failpoints outside of tests: nothing happens."""
+
+    def at(self, point: str) -> None:
+        """Pass."""
