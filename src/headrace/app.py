@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 from uuid import UUID
 
@@ -49,7 +50,9 @@ class App:
         settings: Settings | None = None,
     ) -> None:
         if not NAME.fullmatch(name):
-            raise errors.ContractInvalid(f"The app name {name!r} has characters that are not allowed.", type="App")
+            raise errors.ContractInvalid(
+                f"The app name {name!r} has characters that are not allowed.", type="App"
+            )
         self.name = name
         self.principal = principal or f"service:{name}"
         self.handlers: dict[str, Handler] = {}
@@ -154,6 +157,18 @@ class App:
         """Use other parts of the world (a clock, chance, faults, a journal); before the app is opened."""
         self._world = world
 
+    @contextmanager
+    def borrowed(self, world: World, handlers: dict[str, Handler]) -> Iterator[None]:
+        """Put the closed app into another world, with other handlers, for a while; tests do."""
+        if self._opened:
+            raise errors.JournalLoopBound("The app is open.", hint="close it first, or use an app of its own")
+        before = self._world, self.handlers
+        self._world, self.handlers = world, handlers
+        try:
+            yield
+        finally:
+            self._world, self.handlers = before
+
     async def open(self) -> None:
         """Open the journal; harmless when it is open.  Raises the `JournalError` family."""
         if self._opened:
@@ -220,7 +235,11 @@ class App:
         Raises the `EventError` and `JournalError` families; nothing was written then.
         """
         options = Options(
-            event_id=event_id, parents=parents, traceparent=traceparent, tracestate=tracestate, headers=headers
+            event_id=event_id,
+            parents=parents,
+            traceparent=traceparent,
+            tracestate=tracestate,
+            headers=headers,
         )
         await self.open()
         if isinstance(event, Event):
@@ -264,7 +283,7 @@ class App:
 
     def worker(self, *, only: Iterable[str] | None = None, observer: Observer | None = None) -> Worker:
         """Return a worker for the handlers of this app (or some of them); the app must be open."""
-        from headrace.runtime.plan import Limits
+        from headrace.runtime.emission import Limits
         from headrace.runtime.worker import Worker, WorkerSettings
 
         world = self._world or World()
@@ -314,7 +333,8 @@ class World:
         faults: Faults | None = None,
         journal: Journal | None = None,
     ) -> None:
-        from headrace.world import NoFaults, SystemChance, SystemClock
+        from headrace.ports import NoFaults
+        from headrace.world import SystemChance, SystemClock
 
         self.clock: Clock = clock or SystemClock()
         self.chance: Chance = chance or SystemChance()

@@ -52,6 +52,13 @@ class Faults(Protocol):
         ...
 
 
+class NoFaults:
+    """Failpoints outside of tests: nothing happens."""
+
+    def at(self, point: str) -> None:
+        """Pass."""
+
+
 #: Every failpoint of the product, in the order in which one event meets them.
 FAILPOINTS = (
     "publish.begin",

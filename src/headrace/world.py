@@ -55,10 +55,3 @@ class SystemChance:
     def unit(self) -> float:
         """Return a number in [0, 1)."""
         return self._jitter.random()
-
-
-class NoFaults:
-    """Failpoints outside of tests: nothing happens."""
-
-    def at(self, point: str) -> None:
-        """Pass."""

@@ -14,6 +14,11 @@ decode_head = msgspec.msgpack.Decoder(Head).decode
 payload_hash = xxhash.xxh3_128_digest
 
 
+xxh3_64 = xxhash.xxh3_64_intdigest
+#: SQLite's integers are signed: a checksum has 63 bits.
+SUM_MASK = 0x7FFFFFFFFFFFFFFF
+
+
 def checksum(event_id: bytes, head: bytes, body: bytes) -> int:
-    """Return 63 bits (SQLite's integers are signed) of xxh3-64 over one stored event."""
-    return xxhash.xxh3_64_intdigest(event_id + head + body) & 0x7FFFFFFFFFFFFFFF
+    """Return the checksum of one stored event: 63 bits of xxh3-64."""
+    return xxh3_64(event_id + head + body) & SUM_MASK

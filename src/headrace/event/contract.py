@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date, datetime
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar, Self, dataclass_transform
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Self, Union, dataclass_transform, get_args, get_origin
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, SecretBytes, SecretStr, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -34,6 +37,8 @@ class Contract:
     key_field: str | None
     schema_version: int
     where: str
+    #: Only immutable scalars inside: what was valid when it was made is valid still.
+    flat: bool
     key_of: Callable[[Any], str | None]
     _to_json: Callable[[Any], bytes]
     _validate_json: Callable[[bytes], Event]
@@ -41,14 +46,14 @@ class Contract:
     def encode(self, value: Event) -> bytes:
         """Return the payload bytes (UTF-8 JSON).
 
-        Raises `PayloadInvalid` when the value does not fit its class (for instance one made by
-        ``model_construct``) or holds NaN or Infinity.
+        Raises `PayloadInvalid` when the value no longer fits its class (a list in it was changed, say) or
+        holds NaN or Infinity.
         """
         try:
             body = self._to_json(value)
         except PydanticSerializationError as fault:
             raise errors.PayloadInvalid(str(fault), type=self.type) from fault
-        if b"NaN" in body or b"Infinity" in body:
+        if not self.flat and (b"NaN" in body or b"Infinity" in body):
             refuse_constants(self.type, body)
         return body
 
@@ -128,6 +133,16 @@ class Event(BaseModel):
         _remember(cls.__contract__)
 
     @classmethod
+    def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
+        """Validate all the same: an event is a fact that others read."""
+        return cls.model_validate(values)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy; unlike pydantic's, the updated values are validated."""
+        copied = super().model_copy(deep=deep)
+        return copied if not update else type(self).model_validate({**dict(copied), **update})
+
+    @classmethod
     def of(cls, **values: object) -> Self:
         """Return a validated event, with Headrace's coded error in place of pydantic's."""
         try:
@@ -147,9 +162,13 @@ def contract_of(cls: type[Event]) -> Contract:
 def _compile(cls: type[Event], name: str, topic: str, key: str | None, version: int) -> Contract:
     for what, text in (("type", name), ("topic", topic)):
         if not NAME.fullmatch(text):
-            raise errors.ContractInvalid(f"The {what} {text!r} has characters that are not allowed.", type=name)
+            raise errors.ContractInvalid(
+                f"The {what} {text!r} has characters that are not allowed.", type=name
+            )
     if version < 1:
         raise errors.ContractInvalid("A schema version starts at 1.", type=name)
+    flat, to_json = _is_flat(cls), cls.__pydantic_serializer__.to_json
+    options: dict[str, Any] = {} if flat else {"by_alias": True, "round_trip": True, "warnings": "error"}
     return Contract(
         cls=cls,
         type=name,
@@ -157,10 +176,39 @@ def _compile(cls: type[Event], name: str, topic: str, key: str | None, version: 
         key_field=key,
         schema_version=version,
         where=_where(cls),
+        flat=flat,
         key_of=_key_reader(cls, name, key),
-        _to_json=partial(cls.__pydantic_serializer__.to_json, by_alias=True, round_trip=True, warnings="error"),
+        # Looking for changed values costs 1 us an event, so it is done where values can change.
+        _to_json=partial(to_json, **options) if options else to_json,
         _validate_json=cls.__pydantic_validator__.validate_json,
     )
+
+
+_SCALARS = frozenset({str, int, float, bool, NoneType, datetime, date, UUID})
+_ALIASES = ("alias", "validation_alias", "serialization_alias")
+
+
+def _is_flat(cls: type[Event]) -> bool:
+    """Return whether a plain dump of valid fields is always right: no containers, aliases, computed fields."""
+    own_ways = (
+        cls.__pydantic_decorators__.field_serializers
+        or cls.__pydantic_decorators__.model_serializers
+        or cls.__pydantic_decorators__.computed_fields
+        or cls.model_config.get("ser_json_inf_nan") != "constants"
+        or cls.model_config.get("allow_inf_nan")
+        or not cls.model_config.get("frozen")
+        or cls.model_config.get("extra") != "forbid"
+    )
+    return not own_ways and all(
+        _scalars(field.annotation) and not any(getattr(field, name) for name in _ALIASES)
+        for field in cls.model_fields.values()
+    )
+
+
+def _scalars(annotation: object) -> bool:
+    if get_origin(annotation) in (Union, UnionType):
+        return all(part in _SCALARS for part in get_args(annotation))
+    return annotation in _SCALARS
 
 
 def _no_key(_value: object) -> None:

@@ -14,15 +14,18 @@ _V7_80 = 0x7 << 76 | 0x2 << 62
 _V8_80 = 0x8 << 76 | 0x2 << 62
 _M = 0x5BD1E995
 _32 = 0xFFFFFFFF
+#: Bytes 6 and 8 of a UUIDv8 for every drawn byte: quicker than arithmetic on 80 bits.
+_VERSION_8 = tuple(bytes([drawn & 0x0F | 0x80]) for drawn in range(256))
+_VARIANT = tuple(bytes([drawn & 0x3F | 0x80]) for drawn in range(256))
 #: Ordinals as bytes, ready made: nearly every handler emits a few events for one.
 _ORDINALS = tuple(f"#{number}".encode() for number in range(64))
 
 
 def uuid7(time_us: int, chance: bytes) -> bytes:
     """Return the 16 bytes of a UUIDv7 from a time in microseconds and 10 bytes of chance."""
-    return (time_us // 1000).to_bytes(6, "big") + (int.from_bytes(chance, "big") & _FREE_80 | _V7_80).to_bytes(
-        10, "big"
-    )
+    return (time_us // 1000).to_bytes(6, "big") + (
+        int.from_bytes(chance, "big") & _FREE_80 | _V7_80
+    ).to_bytes(10, "big")
 
 
 class Derivation:
@@ -40,17 +43,18 @@ class Derivation:
 
     def child(self, parent: bytes, ordinal: int) -> bytes:
         """Return the id of the ``ordinal``-th event emitted for ``parent`` (16 bytes)."""
-        name = _ORDINALS[ordinal] if ordinal < len(_ORDINALS) else f"#{ordinal}".encode()
-        return self._of(parent, name)
+        state = self._seed.copy()
+        state.update(parent + (_ORDINALS[ordinal] if ordinal < len(_ORDINALS) else f"#{ordinal}".encode()))
+        drawn = state.digest()
+        # As in `named`, spelled out: this runs once for every event emitted.
+        return parent[:6] + _VERSION_8[drawn[0]] + drawn[1:2] + _VARIANT[drawn[2]] + drawn[3:]
 
     def named(self, parent: bytes, name: str) -> bytes:
         """Return the id of an event emitted under a name, whatever the order of the calls."""
-        return self._of(parent, b"=" + name.encode())
-
-    def _of(self, parent: bytes, name: bytes) -> bytes:
         state = self._seed.copy()
-        state.update(parent + name)
-        return parent[:6] + (int.from_bytes(state.digest(), "big") & _FREE_80 | _V8_80).to_bytes(10, "big")
+        state.update(parent + b"=" + name.encode())
+        drawn = state.digest()
+        return parent[:6] + _VERSION_8[drawn[0]] + drawn[1:2] + _VARIANT[drawn[2]] + drawn[3:]
 
 
 def foreign_id(source: str, name: str) -> bytes:

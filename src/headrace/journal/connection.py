@@ -134,7 +134,9 @@ class Connection:
         except BaseException as fault:
             if self._db.in_transaction:
                 self.ex(self.queries.rollback)
-            if isinstance(fault, apsw.Error) and not isinstance(fault, (apsw.BusyError, apsw.ConstraintError)):
+            if isinstance(fault, apsw.Error) and not isinstance(
+                fault, (apsw.BusyError, apsw.ConstraintError)
+            ):
                 raise translated(fault, self.path) from fault
             raise
         finally:

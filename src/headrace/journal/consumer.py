@@ -6,12 +6,11 @@ import asyncio
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import apsw
 
 from headrace import errors
-from headrace.codec.head import decode_head
 from headrace.journal.connection import Connection
 from headrace.journal.held import Held, Open
 from headrace.journal.settle import Token, key_of, put_open, without, write_outcome
@@ -189,7 +188,9 @@ class SqliteConsumer:
         active = self._db.row(self._queries.active, (self._sub,))[0]
         if active != version.id:
             raise errors.VersionInactive(
-                handler=self._subscription.handler, version=version.name, active=Versions(self._db).info(active).name
+                handler=self._subscription.handler,
+                version=version.name,
+                active=Versions(self._db).info(active).name,
             )
         batch = self._claim_due(limit, version) or self._claim_new(limit, version)
         self._db.faults.at("claim.written")
@@ -231,27 +232,39 @@ class SqliteConsumer:
             attempts[entry.seq] = attempt
 
     def _claim_new(self, limit: int, version: VersionInfo) -> Batch | None:
+        """Claim new events, an equal share of each partition first: many keys, and nobody waits long."""
         parts = list(self._parts.values())
-        rows: list[Row] = []
-        epochs: dict[int, int] = {}
-        for step in range(len(parts)):
-            held = parts[(self._turn + step) % len(parts)]
-            if not self._may_claim(held):
-                continue
-            room = min(limit - len(rows), OPEN_MAX - len(held.open))
-            found = self._db.rows(self._queries.claim_rows, (held.tp, held.high, room))
-            if found and self._claim_range(held, found, rows, version):
-                epochs[held.tp] = held.epoch
-            if len(rows) >= limit:
-                # The partition that filled the batch may have more: it comes last in the next turn.
-                self._turn = (self._turn + step + 1) % len(parts)
-                break
-        if not epochs:
+        # Who is looked at first moves on, so that a full batch does not always come from the same few.
+        self._turn = (self._turn + 1) % max(1, len(parts))
+        ready = [held for held in parts[self._turn :] + parts[: self._turn] if self._may_claim(held)]
+        if not ready:
             return None
+        share = -(-limit // len(ready))
+        found: dict[int, list[Row]] = {}
+        left = limit
+        for held in ready:
+            found[held.tp] = self._next_rows(held, held.high, min(share, left))
+            left -= len(found[held.tp])
+        for held in ready:
+            had = found[held.tp]
+            if left and len(had) == share:
+                had += self._next_rows(held, had[-1][0], min(left, OPEN_MAX - share))
+                left -= len(had) - share
+        rows: list[Row] = []
+        claimed = [held for held in ready if self._claim_range(held, found[held.tp], rows, version)]
+        if not claimed:
+            return None
+        epochs = {held.tp: held.epoch for held in claimed}
         return Batch(self._sub, version, rows, token=Token(epochs, fresh=True, left={}))
+
+    def _next_rows(self, held: Held, after: int, limit: int) -> list[Row]:
+        room = min(limit, OPEN_MAX - len(held.open))
+        return self._db.rows(self._queries.claim_rows, (held.tp, after, room)) if room > 0 else []
 
     def _claim_range(self, held: Held, found: list[Row], rows: list[Row], version: VersionInfo) -> bool:
         """Move the position over the rows; those whose key is taken stay open, the others are to be run."""
+        if not found:
+            return False
         free, blocked = (found, []) if not held.lines else self._part_by_key(held, found)
         upto = found[-1][0]
         bindings = (upto, len(found), len(free), version.id, self._sub, held.tp, self._worker, held.epoch)
@@ -261,7 +274,9 @@ class SqliteConsumer:
         if held.version != version.id:
             self._db.ex(self._queries.range_add, (self._sub, held.tp, held.high, version.id))
         for row in blocked:
-            put_open(self._db, self._sub, held, Open(row[0], OpenState.BLOCKED, Attempt(0), 0, key_of(row[5])))
+            put_open(
+                self._db, self._sub, held, Open(row[0], OpenState.BLOCKED, Attempt(0), 0, key_of(row[5]))
+            )
         if not free:  # nothing runs, so nothing will settle the range
             self._db.ex(self._queries.settle_range, (0, 0, 0, self._sub, held.tp, self._worker, held.epoch))
         held.high, held.version, held.unsettled = upto, version.id, len(free)

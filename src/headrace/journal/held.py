@@ -98,4 +98,3 @@ class Held:
         """Return when the earliest waiting event may run."""
         waiting = [self.open[seq] for seq in self.waiting]
         return min((entry.due_ns for entry in waiting if self.may_run(entry)), default=None)
-

@@ -64,7 +64,11 @@ def key_of(head: Any) -> str | None:
 
 def without(outcome: Outcome, causes: frozenset[int]) -> Outcome:
     """Return the outcome less all that belongs to the given offsets."""
-    kept = [(row, cause) for row, cause in zip(outcome.emitted, outcome.causes, strict=True) if cause not in causes]
+    kept = [
+        (row, cause)
+        for row, cause in zip(outcome.emitted, outcome.causes, strict=True)
+        if cause not in causes
+    ]
     return Outcome(
         emitted=[row for row, _ in kept],
         causes=[cause for _, cause in kept],
@@ -81,7 +85,9 @@ def write_outcome(
     db.faults.at("settle.begin")
     token: Token = batch.token
     by_tp = _by_partition(token, outcome)
-    stale = {tp for tp, part in by_tp.items() if not _settle_position(db, sub, worker, parts, token, tp, part)}
+    stale = {
+        tp for tp, part in by_tp.items() if not _settle_position(db, sub, worker, parts, token, tp, part)
+    }
     db.faults.at("settle.positions")
     offsets = frozenset(row[0] for row in batch.rows if row[1] in stale) if stale else frozenset[int]()
     emitted = (without(outcome, offsets) if stale else outcome).emitted

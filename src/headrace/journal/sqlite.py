@@ -6,20 +6,20 @@ import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import apsw
 import msgspec
 
 from headrace import errors
-from headrace.codec.head import checksum, decode_head, encode_head
+from headrace.codec.head import decode_head
 from headrace.event.contract import NAME
-from headrace.event.envelope import Head, Stamp
-from headrace.journal.append import Appender
+from headrace.event.envelope import Stamp
+from headrace.journal.append import Appender, event_row
 from headrace.journal.connection import Connection, mapped
 from headrace.journal.consumer import SqliteConsumer
 from headrace.journal.notify import Watch
 from headrace.journal.queries import load
+from headrace.journal.reader import Reader
 from headrace.journal.versions import Versions
 from headrace.ports import (
     Chance,
@@ -167,14 +167,9 @@ class SqliteJournal:
 
     # --- events -------------------------------------------------------------------------------
 
-    def decode_head(self, head: Any) -> Head:
-        """Return the envelope of a stored head; raises `ValueError` for bytes that are not one."""
-        return decode_head(head)
-
-    def emitted(self, place: int, event_id: bytes, chain: Any, depth: int, head: Head, body: bytes) -> Any:
-        """Return the row that will be inserted."""
-        packed = encode_head(head)
-        return (place, event_id, chain, depth, packed, body, checksum(event_id, packed, body))
+    #: Returns the envelope of a stored head; raises `ValueError` for bytes that are not one.
+    decode_head = staticmethod(decode_head)
+    emitted = staticmethod(event_row)
 
     def place(self, topic: TopicInfo, partition: int) -> int:
         """Return topic and partition as one number."""
@@ -223,6 +218,11 @@ class SqliteJournal:
             start = db.row(db.queries.event_last, (place,))[0] if latest else 0
             db.ex(db.queries.position_add, (number, place, start))
         return number
+
+    def reader(self) -> Reader:
+        """Return a reader: on a connection of its own, or on the one there is in memory."""
+        db = self._db()
+        return Reader(db if db.memory else db.path)
 
     async def join(self, lease_ms: int) -> Worker:
         """Make this process known as a worker and begin to watch for the commits of others."""

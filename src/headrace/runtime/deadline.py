@@ -30,10 +30,11 @@ class DeadlineWatch:
         """Stop the events that have run for longer than the deadline."""
         now = self._clock.boot_ns()
         for slot in list(self._pipeline.slots):
-            if slot.row is None:
+            if not slot.at:
                 continue
-            if slot.row is not slot.seen:
-                slot.seen, slot.seen_ns = slot.row, now
+            row = slot.line[slot.at]
+            if row is not slot.seen:
+                slot.seen, slot.seen_ns = row, now
                 continue
             late_ns = now - slot.seen_ns - self._deadline_ns
             if late_ns >= 0:
@@ -49,8 +50,7 @@ class DeadlineWatch:
             self._abandon(slot)
 
     def _abandon(self, slot: Slot) -> None:
-        assert slot.flight is not None
-        handler = slot.flight.plan.handler
+        handler = slot.line[0].plan.handler
         error = errors.DeadlineExceeded(_where(slot), handler=handler.name, deadline_ms=handler.deadline_ms)
         self._pipeline.abandon(slot, error)
 

@@ -90,7 +90,9 @@ class Flight:
         attempt = attempt._replace(number=max(0, attempt.number - 1))
         self.outcome.waiting.append(Waiting(row, state, attempt))
 
-    def _letter(self, row: Row, head: Head | None, error: BaseException, kind: str, verdict: Dead) -> DeadLetter:
+    def _letter(
+        self, row: Row, head: Head | None, error: BaseException, kind: str, verdict: Dead
+    ) -> DeadLetter:
         coded = _coded(error, self.plan.handler.name)
         told = str(coded)
         return DeadLetter(

@@ -61,7 +61,9 @@ def declare(
     """Return the handler of a function; raises `SignatureInvalid` with what is wrong."""
     full_name = f"{app}.{name or getattr(fn, '__name__', '')}"
     if not NAME.fullmatch(full_name):
-        raise errors.SignatureInvalid(handler=full_name, problem="the name has characters that are not allowed")
+        raise errors.SignatureInvalid(
+            handler=full_name, problem="the name has characters that are not allowed"
+        )
     hints = _hints(fn, full_name, local_names)
     parameters = list(inspect.signature(fn).parameters.values())
     consumes = _consumed(full_name, parameters, hints)
@@ -113,11 +115,15 @@ def _check_numbers(handler: str, concurrency: int, deadline_ms: int, start: str,
 def _hints(fn: Callable[..., Any], handler: str, local_names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the annotations as objects, also those written as text and those of local classes."""
     if not callable(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise errors.SignatureInvalid(handler=handler, problem="it must be a function that is not a generator")
+        raise errors.SignatureInvalid(
+            handler=handler, problem="it must be a function that is not a generator"
+        )
     try:
         return typing.get_type_hints(fn, localns=dict(local_names))
     except (NameError, TypeError, AttributeError) as fault:
-        raise errors.SignatureInvalid(handler=handler, problem=f"an annotation cannot be read: {fault}") from None
+        raise errors.SignatureInvalid(
+            handler=handler, problem=f"an annotation cannot be read: {fault}"
+        ) from None
 
 
 def _consumed(handler: str, parameters: list[inspect.Parameter], hints: dict[str, Any]) -> Contract:
@@ -146,7 +152,9 @@ def _wanted(
             raise errors.SignatureInvalid(handler=handler, problem=problem)
     if "model" in wants and model is None:
         raise errors.SignatureInvalid(
-            handler=handler, problem="it asks for 'model', but has none", hint="@app.handler(model=Model.onnx(...))"
+            handler=handler,
+            problem="it asks for 'model', but has none",
+            hint="@app.handler(model=Model.onnx(...))",
         )
     return wants
 
@@ -155,7 +163,9 @@ def _emitted(handler: str, returned: Any) -> tuple[tuple[Contract, ...], bool]:
     """Return the contracts of the return annotation, and whether nothing may be returned."""
     if returned is _ABSENT:
         raise errors.SignatureInvalid(
-            handler=handler, problem="it has no return annotation", hint="write '-> None' for one that emits nothing"
+            handler=handler,
+            problem="it has no return annotation",
+            hint="write '-> None' for one that emits nothing",
         )
     contracts: list[Contract] = []
     optional = False

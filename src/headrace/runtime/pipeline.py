@@ -12,27 +12,28 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
-from contextlib import nullcontext
 from typing import Any
 from uuid import UUID
 
 from headrace import errors
-from headrace.codec.head import payload_hash
 from headrace.event.contract import Event
 from headrace.event.envelope import Envelope, Head, Place, Stamp, envelope_of
 from headrace.event.lineage import Derivation
 from headrace.gate.admit import Admit, admit
 from headrace.gate.retry import crashed_out
-from headrace.ports import Batch, Chance, Clock, Faults, Journal, OpenState, Row
+from headrace.ports import Batch, Chance, Clock, Faults, Journal, NoFaults, OpenState, Row
 from headrace.runtime.context import Context
 from headrace.runtime.flight import Flight, Line
 from headrace.runtime.gather import Ask, AskFromThread, Gather
-from headrace.runtime.plan import Emission, Plan
+from headrace.runtime.plan import Plan
 
 #: Events that one handling may emit.
 EMITS_MAX = 10_000
+SPAN_BYTES = 8
+#: A line is [flight, then row, head, span of each of its events].
+STRIDE = 3
 #: A plain handler that has not finished its line after this long gets company: further threads start.
 THREAD_RAMP_S = 0.002
 #: A handler that does not heed the cancellation of a stop is waited for this long.
@@ -42,13 +43,11 @@ STOP_S_MAX = 1.0
 class Slot:
     """One walker: which event it is at, for the deadline."""
 
-    __slots__ = ("abandoned", "expired", "flight", "head", "line", "row", "seen", "seen_ns", "task", "thread")
+    __slots__ = ("abandoned", "at", "expired", "line", "seen", "seen_ns", "task", "thread")
 
     def __init__(self) -> None:
-        self.flight: Flight | None = None
         self.line: Line = []
-        self.row: Row | None = None
-        self.head: Head | None = None
+        self.at = 0  # index of the row in the line; 0 = between two events
         self.task: asyncio.Task[None] | None = None
         self.thread = 0
         self.seen: Row | None = None
@@ -73,7 +72,9 @@ class Pipeline:
         threads: Executor | None,
     ) -> None:
         self._journal = journal
-        self._clock, self._chance, self._faults = clock, chance, faults
+        self._clock, self._chance = clock, chance
+        # Two calls an event that do nothing would cost 2 %: outside of tests there are none.
+        self._at_fault = None if type(faults).at is NoFaults.at else faults.at
         self._known_types = known_types
         self._wake = wake
         self._concurrency = concurrency
@@ -84,7 +85,7 @@ class Pipeline:
         self.slots: set[Slot] = set()
         #: Walkers that did not heed their deadline and still run.
         self.abandoned = 0
-        self._lock: Any = nullcontext() if threads is None else threading.Lock()
+        self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._ramping = False
 
@@ -94,65 +95,79 @@ class Pipeline:
         """Admit the events of a batch and let the walkers have them."""
         flight = Flight(plan, batch, gather, self._chance.unit, left=len(batch.rows))
         flight.started_ns = self._clock.boot_ns()
-        await self._learn(plan, batch.rows)
-        self._lines.extend(self._lines_of(flight))
+        heads = self._heads(flight)
+        for number in {head.stamp for head in heads if head is not None} - self._admitted.keys():
+            await self._learn(plan, number)
+        self._lines.extend(self._lines_of(flight, heads))
         if self._lines and not self.slots:
             self._add_walkers(1)
         if not flight.left:
             self._wake()
         return flight
 
-    async def _learn(self, plan: Plan, rows: list[Row]) -> None:
-        """Decide about stamps that were not met before."""
-        for row in rows:
-            try:
-                number = self._journal.decode_head(row[5]).stamp
-            except ValueError:
-                continue
-            if number not in self._admitted:
-                stamp = await self._journal.stamp(number)
-                self._stamps[number] = stamp or Stamp("", "", 0)
-                topic, wanted = plan.topic.name, plan.handler.consumes.type
-                self._admitted[number] = admit(stamp, wanted, self._known_types, topic)
-
-    def _lines_of(self, flight: Flight) -> list[Line]:
-        lines: list[Line] = []
-        by_key: dict[str, Line] = {}
-        for row in flight.batch.rows:
-            head = self._admit(flight, row)
-            if head is None:
-                continue
-            line = None if head.key is None else by_key.get(head.key)
-            if line is not None:
-                line += (row, head)
-                continue
-            line = [flight, row, head]
-            lines.append(line)
-            if head.key is not None:
-                by_key[head.key] = line
-        return lines
-
-    def _admit(self, flight: Flight, row: Row) -> Head | None:
-        """Return the envelope of an event that is to be run; all others are finished here."""
+    def _heads(self, flight: Flight) -> list[Head | None]:
+        """Return the envelopes of a batch; ``None`` for one that cannot be read, which is finished here."""
+        decode = self._journal.decode_head
+        rows = flight.batch.rows
         try:
-            head = self._journal.decode_head(row[5])
+            return [decode(row[5]) for row in rows]
+        except ValueError:
+            return [self._head(flight, row) for row in rows]
+
+    def _head(self, flight: Flight, row: Row) -> Head | None:
+        try:
+            return self._journal.decode_head(row[5])
         except ValueError as fault:
             flight.fail(row, None, errors.HeadCorrupt(str(fault), offset=row[0]), "")
             return None
+
+    async def _learn(self, plan: Plan, number: int) -> None:
+        """Decide about a stamp that was not met before."""
+        stamp = await self._journal.stamp(number)
+        self._stamps[number] = stamp or Stamp("", "", 0)
+        wanted, topic = plan.handler.consumes.type, plan.topic.name
+        self._admitted[number] = admit(stamp, wanted, self._known_types, topic)
+
+    def _lines_of(self, flight: Flight, heads: list[Head | None]) -> list[Line]:
+        """Return the events that are to be run: one line per key, and one for each event without a key."""
+        admitted, rows = self._admitted, flight.batch.rows
+        drawn = self._chance.bytes(SPAN_BYTES * len(rows))
+        spans = [drawn[at : at + SPAN_BYTES] for at in range(0, len(drawn), SPAN_BYTES)]
+        lines: list[Line] = []
+        by_key: dict[str, Line] = {}
+        for row, head, span in zip(rows, heads, spans, strict=True):
+            if head is None or (admitted[head.stamp] is not Admit.RUN and self._passed(flight, row, head)):
+                continue
+            if flight.batch.attempts and self._crashed(flight, row, head):
+                continue
+            key = head.key
+            line = None if key is None else by_key.get(key)
+            if line is not None:
+                line += (row, head, span)
+                continue
+            lines.append(line := [flight, row, head, span])
+            if key is not None:
+                by_key[key] = line
+        return lines
+
+    def _passed(self, flight: Flight, row: Row, head: Head) -> bool:
+        """Finish an event that is not for this handler, or not acceptable."""
         verdict = self._admitted[head.stamp]
-        if verdict is Admit.SKIP:
-            flight.outcome.done.append(row)
-            flight.left -= 1
-            return None
         if isinstance(verdict, errors.EventError):
             flight.fail(row, head, verdict, self._stamps[head.stamp].type)
-            return None
+        else:
+            flight.outcome.done.append(row)
+            flight.left -= 1
+        return True
+
+    def _crashed(self, flight: Flight, row: Row, head: Head) -> bool:
+        """Finish an event that has taken the process with it too often."""
         attempt = flight.attempt_of(row)
-        if attempt.crashes and crashed_out(attempt, flight.plan.handler.retry):
-            error = errors.HandlerCrashed(crashes=attempt.crashes, handler=flight.plan.handler.name)
-            flight.fail(row, head, error, self._stamps[head.stamp].type)
-            return None
-        return head
+        if not (attempt.crashes and crashed_out(attempt, flight.plan.handler.retry)):
+            return False
+        error = errors.HandlerCrashed(crashes=attempt.crashes, handler=flight.plan.handler.name)
+        flight.fail(row, head, error, self._stamps[head.stamp].type)
+        return True
 
     # --- walkers ------------------------------------------------------------------------------
 
@@ -187,7 +202,9 @@ class Pipeline:
         self.slots.discard(slot)
         self.abandoned -= slot.abandoned
         if job is not None and not job.cancelled() and (fault := job.exception()):
-            self._loop.call_exception_handler({"message": "a walker of a plain handler failed", "exception": fault})
+            self._loop.call_exception_handler(
+                {"message": "a walker of a plain handler failed", "exception": fault}
+            )
         if self._lines and not self.slots:
             self._add_walkers(1)
 
@@ -195,56 +212,83 @@ class Pipeline:
         """Take line after line and run its events; the one place where events meet handlers."""
         base = contextvars.copy_context()
         slot.thread = threading.get_ident() if self._threads is not None else 0
-        lines = self._lines
+        lines, at_fault, locked = self._lines, self._at_fault, self._threads is not None
+        flight: Flight | None = None
         while lines:
             try:
                 line = lines.popleft()
             except IndexError:  # another thread was quicker
                 return
-            flight: Flight = line[0]
-            plan = flight.plan
-            slot.flight, slot.line = flight, line
-            simple = not plan.handler.wants
-            for at in range(1, len(line), 2):
-                row, head = slot.row, slot.head = line[at], line[at + 1]
-                self._faults.at("handle.before")
+            if line[0] is not flight:
+                flight = line[0]
+                plan = flight.plan
+                call, decode, child_id, emission_of = (
+                    plan.call, plan.decode, plan.derivation.child, plan.emissions.get
+                )  # fmt: skip
+                simple = not plan.handler.wants
+            slot.line = line
+            for at in range(1, len(line), STRIDE):
+                row, head, slot.at = line[at], line[at + 1], at
+                if at_fault is not None:
+                    at_fault("handle.before")
                 try:
-                    event = plan.handler.consumes.decode(row[6])
-                    if simple:
-                        emitted = await plan.call(event)
-                        children = [] if emitted is None else self._derive(plan, row, head, emitted, None)
+                    event = decode(row[6])
+                    if not simple:
+                        made = await self._call(flight, row, head, line[at + 2], event)
+                    elif (value := await call(event)) is None:
+                        made = None
+                    elif (emission := emission_of(type(value))) is not None:
+                        made = emission.derive(row, head, line[at + 2], value, child_id(row[2], 0), None)
                     else:
-                        children = await self._call(flight, row, head, event)
+                        made = self._derive_all(plan, row, head, line[at + 2], _each(value), None)
                 except BaseException as error:  # noqa: BLE001 - sorted out in one place
                     if self._failed(slot, flight, row, head, error):
-                        self._block(flight, line, at + 2)
+                        self._block(flight, line, at + STRIDE)
                         break
                     if slot.abandoned:
                         return
                     continue
-                self._faults.at("handle.after")
-                if not self._done(slot, flight, row, children):
+                if at_fault is not None:
+                    at_fault("handle.after")
+                if locked:
+                    if not self._note_locked(slot, flight, row, made):
+                        return
+                elif slot.abandoned:
                     return
-            slot.row = None
+                elif type(made) is not tuple:
+                    self._note(flight, row, made)
+                else:  # one event emitted: the usual case, spelled out
+                    outcome = flight.outcome
+                    outcome.done.append(row)
+                    outcome.emitted.append(made)
+                    outcome.causes.append(row[0])
+                    flight.left -= 1
+                    if not flight.left:
+                        self._wake()
+            slot.at = 0
             if contextvars.copy_context() != base:
                 # The handler set context variables; the next event must not see them.
                 return
 
-    def _done(self, slot: Slot, flight: Flight, row: Row, children: list[Any]) -> bool:
-        """Note what an event came to; returns ``False`` when its deadline has been quicker."""
+    def _note(self, flight: Flight, row: Row, made: Any) -> None:
+        """Note what an event came to: nothing, one row, or a list of them."""
+        outcome = flight.outcome
+        outcome.done.append(row)
+        rows = made if type(made) is list else [] if made is None else [made]
+        outcome.emitted += rows
+        outcome.causes += [row[0]] * len(rows)
+        flight.left -= 1
+        if not flight.left:
+            self._wake_loop()
+
+    def _note_locked(self, slot: Slot, flight: Flight, row: Row, made: Any) -> bool:
+        """In a thread; returns ``False`` when the deadline was quicker."""
         with self._lock:
             if slot.abandoned:
                 return False
-            slot.row = None
-            outcome = flight.outcome
-            outcome.done.append(row)
-            if children:
-                outcome.emitted += children
-                outcome.causes += [row[0]] * len(children)
-            flight.left -= 1
-        if not flight.left:
-            self._wake_loop()
-        return True
+            slot.at = 0
+            self._note(flight, row, made)
+            return True
 
     def _wake_loop(self) -> None:
         if self._threads is None:
@@ -255,7 +299,7 @@ class Pipeline:
     def _block(self, flight: Flight, line: Line, start: int) -> None:
         """The rest of a line waits for the event before it."""
         with self._lock:
-            for at in range(start, len(line), 2):
+            for at in range(start, len(line), STRIDE):
                 flight.give_back(line[at], OpenState.BLOCKED)
         if not flight.left:
             self._wake_loop()
@@ -290,14 +334,14 @@ class Pipeline:
     def abandon(self, slot: Slot, error: errors.HeadraceError) -> None:
         """Give up on a walker that cannot be stopped: its event fails, the rest of its line goes on."""
         with self._lock:
-            if slot.abandoned or slot.row is None or slot.flight is None or slot.head is None:
+            if slot.abandoned or not slot.at:
                 return
             slot.abandoned = True
             self.abandoned += 1
-            flight, row, line = slot.flight, slot.row, slot.line
-            waits = flight.fail(row, slot.head, error, self._stamps[slot.head.stamp].type)
+            line, rest = slot.line, slot.at + STRIDE
+            flight, row, head = line[0], line[slot.at], line[slot.at + 1]
+            waits = flight.fail(row, head, error, self._stamps[head.stamp].type)
         self.slots.discard(slot)
-        rest = next(at for at in range(1, len(line), 2) if line[at] is row) + 2
         if waits:
             self._block(flight, line, rest)
         elif rest < len(line):
@@ -328,26 +372,22 @@ class Pipeline:
 
     # --- one call -----------------------------------------------------------------------------
 
-    async def _call(self, flight: Flight, row: Row, head: Head, event: Event) -> list[Any]:
+    async def _call(self, flight: Flight, row: Row, head: Head, span: bytes, event: Event) -> list[Any]:
         """Run a handler that asks for more than its event."""
         plan, wants = flight.plan, flight.plan.handler.wants
         given: dict[str, Any] = {}
         ask: Ask | None = None
         ctx: Context | None = None
         if "model" in wants:
-            if flight.gather is None:  # pragma: no cover - the worker takes nothing without its model
-                raise errors.ModelMissing(path="?", handler=plan.handler.name)
+            assert flight.gather is not None, "a worker takes nothing without its model"
             ask = Ask(flight.gather) if plan.handler.is_async else AskFromThread(flight.gather, self._loop)
             given[wants["model"]] = ask
         if "ctx" in wants:
             ctx = self._context(flight, row, head)
             given[wants["ctx"]] = ctx
         value = await plan.call(event, **given)
-        confidence = ask.confidence if ask else None
-        named = ctx.taken() if ctx else []
-        if not named:
-            return [] if value is None else self._derive(plan, row, head, value, confidence)
-        return self._derive_all(plan, row, head, [*named, *((one, None) for one in _each(value))], confidence)
+        values = _each(value) if ctx is None else [*ctx.taken(), *_each(value)]
+        return self._derive_all(plan, row, head, span, values, ask.confidence if ask else None)
 
     def _context(self, flight: Flight, row: Row, head: Head) -> Context:
         plan = flight.plan
@@ -359,76 +399,32 @@ class Pipeline:
 
         return Context(plan.handler.name, key, flight.attempt_of(row).number, made)
 
-    def _derive(self, plan: Plan, row: Row, head: Head, value: object, confidence: float | None) -> list[Any]:
-        """Make the events that follow; the quick way for one value."""
-        emission = plan.emissions.get(type(value))  # type: ignore[call-overload]
-        if emission is None:
-            return self._derive_all(plan, row, head, [(one, None) for one in _each(value)], confidence)
-        return [self._child(plan, emission, row, head, value, plan.derivation.child(row[2], 0), confidence)]
-
     def _derive_all(
         self,
         plan: Plan,
         row: Row,
         head: Head,
+        span: bytes,
         values: list[tuple[Any, str | None]],
         confidence: float | None,
     ) -> list[Any]:
+        """Make the events that follow, in the order of the calls; (value, name or ``None``) each."""
         if len(values) > EMITS_MAX:
             raise errors.EmitsTooMany(handler=plan.handler.name, limit=EMITS_MAX)
-        children: list[Any] = []
-        names: set[str] = set()
+        names = [name for _, name in values if name is not None]
+        if len(set(names)) != len(names):
+            raise errors.EmitUnnamed("A name is used twice.", handler=plan.handler.name)
+        found: list[Any] = []
         for ordinal, (value, name) in enumerate(values):
             emission = plan.emissions.get(type(value))
             if emission is None:
                 allowed = ", ".join(one.contract.type for one in plan.emissions.values()) or "nothing"
-                raise errors.EmitRefused(handler=plan.handler.name, emitted=type(value).__name__, allowed=allowed)
-            if name in names:
-                raise errors.EmitUnnamed(f"The name {name!r} is used twice.", handler=plan.handler.name)
-            if name is not None:
-                names.add(name)
-                event_id = plan.derivation.named(row[2], name)
-            else:
-                event_id = plan.derivation.child(row[2], ordinal)
-            children.append(self._child(plan, emission, row, head, value, event_id, confidence))
-        return children
-
-    def _child(
-        self,
-        plan: Plan,
-        emission: Emission,
-        row: Row,
-        head: Head,
-        value: Any,
-        event_id: bytes,
-        confidence: float | None,
-    ) -> Any:
-        """Derive one event: id, parents, chain, trace, provenance."""
-        depth = row[4] + 1
-        if depth > plan.depth_max:
-            raise errors.DepthExceeded(event_id=event_id.hex(), depth=depth, limit=plan.depth_max)
-        body = emission.encode(value)
-        key = emission.key_of(value)
-        parent = row[2]
-        child = Head(
-            stamp=emission.stamp,
-            parents=(parent,),
-            root=head.root or parent,
-            trace=head.trace,
-            span=self._span(),
-            flags=head.flags,
-            input_hash=payload_hash(row[6]),
-            time_us=self._clock.wall_us(),
-            principal=plan.principal,
-            key=key,
-            confidence=confidence,
-            tracestate=head.tracestate,
-        )
-        place = emission.place_of(key, event_id)
-        return self._journal.emitted(place, event_id, row[3], depth, child, body)
-
-    def _span(self) -> bytes:
-        return self._chance.bytes(8)
+                kind = type(value).__name__
+                raise errors.EmitRefused(handler=plan.handler.name, emitted=kind, allowed=allowed)
+            ids = plan.derivation
+            event_id = ids.child(row[2], ordinal) if name is None else ids.named(row[2], name)
+            found.append(emission.derive(row, head, span, value, event_id, confidence))
+        return found
 
 
 def _drive(walk: Any) -> None:
@@ -441,10 +437,10 @@ def _drive(walk: Any) -> None:
     raise errors.SignatureInvalid(handler="?", problem="a plain handler suspended; declare it with async def")
 
 
-def _each(value: object) -> Iterator[object]:
-    """Return the events of what a handler returned: none, one, or a list."""
+def _each(value: object) -> list[tuple[Any, str | None]]:
+    """Return the events of what a handler returned (none, one, or a list), without names."""
     if value is None:
-        return iter(())
+        return []
     if isinstance(value, (list, tuple)):
-        return iter(value)
-    return iter((value,))
+        return [(one, None) for one in value]
+    return [(value, None)]

@@ -8,7 +8,14 @@ from uuid import UUID
 
 from headrace import errors
 from headrace.event.contract import Contract, Event, check_key
-from headrace.event.envelope import PRINCIPAL_CHARS_MAX, Envelope, Head, Trace, check_headers, parse_traceparent
+from headrace.event.envelope import (
+    PRINCIPAL_CHARS_MAX,
+    Envelope,
+    Head,
+    Trace,
+    check_headers,
+    parse_traceparent,
+)
 from headrace.event.lineage import id_of, partition_of, uuid7
 from headrace.ports import Chance, Clock, Journal, NewEvent
 

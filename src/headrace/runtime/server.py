@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+
 from headrace import errors
 from headrace.ports import (
     Batch,
@@ -24,7 +25,7 @@ from headrace.runtime.serving import RELOAD_LOOK_MS, Versions
 _log = logging.getLogger("headrace.worker")
 
 #: Events claimed at once by a handler that keeps up; it halves when a batch is not done in time.
-CLAIM_MAX = 256
+CLAIM_MAX = 512
 #: What is finished waits at most this long for the rest of its batch before it is committed.
 SETTLE_AFTER_MS = 10.0
 #: The longest sleep of an idle server; commits wake it earlier.

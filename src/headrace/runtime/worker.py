@@ -13,9 +13,10 @@ from headrace import errors
 from headrace.ports import Chance, Clock, Faults, Journal, Observer, VersionInfo
 from headrace.ports import Worker as Lease
 from headrace.runtime.deadline import DeadlineWatch
+from headrace.runtime.emission import Limits
 from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.plan import Limits, Plan, compile_plan
+from headrace.runtime.plan import Plan, compile_plan
 from headrace.runtime.server import Quiet, Server
 from headrace.runtime.serving import Versions
 
@@ -88,6 +89,7 @@ class Worker:
                 app=self._app,
                 principal=f"service:{self._app}",
                 limits=self._settings.limits,
+                clock=self._clock,
             )
 
         versions = Versions(handler, self._journal, self._models, compiled)
