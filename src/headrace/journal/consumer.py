@@ -287,7 +287,7 @@ class SqliteConsumer:
         free: list[Row] = []
         blocked: list[Row] = []
         for row in found:
-            (blocked if key_of(row[5]) in held.lines else free).append(row)
+            (blocked if held.blocks(key_of(row[5])) else free).append(row)
         return free, blocked
 
     # --- outcomes -----------------------------------------------------------------------------

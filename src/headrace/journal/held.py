@@ -70,6 +70,15 @@ class Held:
         line = self.lines[entry.key]
         return line[0] == entry.seq and all(self.open[seq].state is not OpenState.RUNNING for seq in line)
 
+    def blocks(self, key: str | None) -> bool:
+        """Return whether a new event of the key has to wait for one that does not run now.
+
+        Behind events that run here it only has to stand in line, which the worker sees to.
+        """
+        if key is None:
+            return False
+        return any(seq in self.waiting or self.open[seq].state is OpenState.PARKED for seq in self.lines.get(key, ()))
+
     def running(self) -> bool:
         """Return whether the worker has events of this partition in hand."""
         return self.unsettled > 0 or any(one.state is OpenState.RUNNING for one in self.open.values())

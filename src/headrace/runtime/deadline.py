@@ -7,7 +7,7 @@ import traceback
 
 from headrace import errors
 from headrace.ports import Clock
-from headrace.runtime.pipeline import Pipeline, Slot
+from headrace.runtime.pipeline import STRIDE, Pipeline, Slot
 
 #: Looks per deadline: an event is stopped at most a quarter of its deadline too late.
 LOOKS = 4
@@ -32,7 +32,7 @@ class DeadlineWatch:
         for slot in list(self._pipeline.slots):
             if not slot.at:
                 continue
-            row = slot.line[slot.at]
+            row = slot.line[slot.at - STRIDE + 1]
             if row is not slot.seen:
                 slot.seen, slot.seen_ns = row, now
                 continue
@@ -50,7 +50,7 @@ class DeadlineWatch:
             self._abandon(slot)
 
     def _abandon(self, slot: Slot) -> None:
-        handler = slot.line[0].plan.handler
+        handler = slot.line[slot.at - STRIDE].plan.handler
         error = errors.DeadlineExceeded(_where(slot), handler=handler.name, deadline_ms=handler.deadline_ms)
         self._pipeline.abandon(slot, error)
 

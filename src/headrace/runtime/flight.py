@@ -18,7 +18,7 @@ from headrace.runtime.plan import Plan
 ERROR_CHARS_MAX = 500
 TRACEBACK_CHARS_MAX = 16_000
 
-#: [flight, row, head, row, head, ...]: events of one key, in order; run one after the other.
+#: Flight, row, head and span of each event of one key, in order; run one after the other.
 Line = list[Any]
 
 

@@ -32,8 +32,8 @@ from headrace.runtime.plan import Plan
 #: Events that one handling may emit.
 EMITS_MAX = 10_000
 SPAN_BYTES = 8
-#: A line is [flight, then row, head, span of each of its events].
-STRIDE = 3
+#: A line holds flight, row, head and span of each of its events.
+STRIDE = 4
 #: A plain handler that has not finished its line after this long gets company: further threads start.
 THREAD_RAMP_S = 0.002
 #: A handler that does not heed the cancellation of a stop is waited for this long.
@@ -47,7 +47,7 @@ class Slot:
 
     def __init__(self) -> None:
         self.line: Line = []
-        self.at = 0  # index of the row in the line; 0 = between two events
+        self.at = 0  # index after the event it is at; 0 = between two lines
         self.task: asyncio.Task[None] | None = None
         self.thread = 0
         self.seen: Row | None = None
@@ -82,6 +82,8 @@ class Pipeline:
         self._admitted: dict[int, Admit | errors.EventError] = {}
         self._stamps: dict[int, Stamp] = {}
         self._lines: deque[Line] = deque()
+        #: Lines that are not at their end, by key: later events of the key join them.
+        self._by_key: dict[str | None, Line] = {}
         self.slots: set[Slot] = set()
         #: Walkers that did not heed their deadline and still run.
         self.abandoned = 0
@@ -134,20 +136,21 @@ class Pipeline:
         drawn = self._chance.bytes(SPAN_BYTES * len(rows))
         spans = [drawn[at : at + SPAN_BYTES] for at in range(0, len(drawn), SPAN_BYTES)]
         lines: list[Line] = []
-        by_key: dict[str, Line] = {}
-        for row, head, span in zip(rows, heads, spans, strict=True):
-            if head is None or (admitted[head.stamp] is not Admit.RUN and self._passed(flight, row, head)):
-                continue
-            if flight.batch.attempts and self._crashed(flight, row, head):
-                continue
-            key = head.key
-            line = None if key is None else by_key.get(key)
-            if line is not None:
-                line += (row, head, span)
-                continue
-            lines.append(line := [flight, row, head, span])
-            if key is not None:
-                by_key[key] = line
+        by_key = self._by_key
+        with self._lock:
+            for row, head, span in zip(rows, heads, spans, strict=True):
+                if head is None or (admitted[head.stamp] is not Admit.RUN and self._passed(flight, row, head)):
+                    continue
+                if flight.batch.attempts and self._crashed(flight, row, head):
+                    continue
+                key = head.key
+                line = None if key is None else by_key.get(key)
+                if line is not None:
+                    line += (flight, row, head, span)
+                    continue
+                lines.append(line := [flight, row, head, span])
+                if key is not None:
+                    by_key[key] = line
         return lines
 
     def _passed(self, flight: Flight, row: Row, head: Head) -> bool:
@@ -212,71 +215,80 @@ class Pipeline:
         """Take line after line and run its events; the one place where events meet handlers."""
         base = contextvars.copy_context()
         slot.thread = threading.get_ident() if self._threads is not None else 0
-        lines, at_fault, locked = self._lines, self._at_fault, self._threads is not None
+        lines, by_key, at_fault = self._lines, self._by_key, self._at_fault
+        locked = self._threads is not None
         flight: Flight | None = None
         while lines:
             try:
                 line = lines.popleft()
             except IndexError:  # another thread was quicker
                 return
-            if line[0] is not flight:
-                flight = line[0]
-                plan = flight.plan
-                call, decode, child_id, emission_of = (
-                    plan.call, plan.decode, plan.derivation.child, plan.emissions.get
-                )  # fmt: skip
-                simple = not plan.handler.wants
-            slot.line = line
-            for at in range(1, len(line), STRIDE):
-                row, head, slot.at = line[at], line[at + 1], at
+            slot.line, at = line, 0
+            while True:
+                if line[at] is not flight:
+                    flight = line[at]
+                    plan = flight.plan
+                    call, decode, child_id, emission_of = (
+                        plan.call, plan.decode, plan.derivation.child, plan.emissions.get
+                    )  # fmt: skip
+                    simple = not plan.handler.wants
+                row, head, span = line[at + 1], line[at + 2], line[at + 3]
+                at += STRIDE
+                slot.at = at
                 if at_fault is not None:
                     at_fault("handle.before")
                 try:
                     event = decode(row[6])
                     if not simple:
-                        made = await self._call(flight, row, head, line[at + 2], event)
+                        made = await self._call(flight, row, head, span, event)
                     elif (value := await call(event)) is None:
                         made = None
                     elif (emission := emission_of(type(value))) is not None:
-                        made = emission.derive(row, head, line[at + 2], value, child_id(row[2], 0), None)
+                        made = emission.derive(row, head, span, value, child_id(row[2], 0), None)
                     else:
-                        made = self._derive_all(plan, row, head, line[at + 2], _each(value), None)
+                        made = self._derive_all(plan, row, head, span, _each(value), None)
                 except BaseException as error:  # noqa: BLE001 - sorted out in one place
-                    if self._failed(slot, flight, row, head, error):
-                        self._block(flight, line, at + STRIDE)
+                    if not self._failed(slot, flight, row, head, error):
+                        return
+                else:
+                    if at_fault is not None:
+                        at_fault("handle.after")
+                    if locked:
+                        if not self._note_locked(slot, flight, row, made):
+                            return
+                    elif slot.abandoned:
+                        return
+                    else:
+                        self._note(flight, row, made)
+                if at >= len(line):
+                    if not locked:
+                        by_key.pop(head.key, None)
                         break
-                    if slot.abandoned:
-                        return
-                    continue
-                if at_fault is not None:
-                    at_fault("handle.after")
-                if locked:
-                    if not self._note_locked(slot, flight, row, made):
-                        return
-                elif slot.abandoned:
-                    return
-                elif type(made) is not tuple:
-                    self._note(flight, row, made)
-                else:  # one event emitted: the usual case, spelled out
-                    outcome = flight.outcome
-                    outcome.done.append(row)
-                    outcome.emitted.append(made)
-                    outcome.causes.append(row[0])
-                    flight.left -= 1
-                    if not flight.left:
-                        self._wake()
+                    if self._ended(line, at, head.key):
+                        break
             slot.at = 0
             if contextvars.copy_context() != base:
                 # The handler set context variables; the next event must not see them.
                 return
 
+    def _ended(self, line: Line, at: int, key: str | None) -> bool:
+        """In a thread: close a line after its last event, unless the loop has just added one."""
+        with self._lock:
+            if at < len(line):
+                return False
+            self._by_key.pop(key, None)
+            return True
+
     def _note(self, flight: Flight, row: Row, made: Any) -> None:
         """Note what an event came to: nothing, one row, or a list of them."""
         outcome = flight.outcome
         outcome.done.append(row)
-        rows = made if type(made) is list else [] if made is None else [made]
-        outcome.emitted += rows
-        outcome.causes += [row[0]] * len(rows)
+        if type(made) is tuple:
+            outcome.emitted.append(made)
+            outcome.causes.append(row[0])
+        elif made is not None:
+            outcome.emitted += made
+            outcome.causes += [row[0]] * len(made)
         flight.left -= 1
         if not flight.left:
             self._wake_loop()
@@ -296,35 +308,35 @@ class Pipeline:
         else:
             self._loop.call_soon_threadsafe(self._wake)
 
-    def _block(self, flight: Flight, line: Line, start: int) -> None:
-        """The rest of a line waits for the event before it."""
-        with self._lock:
-            for at in range(start, len(line), STRIDE):
-                flight.give_back(line[at], OpenState.BLOCKED)
-        if not flight.left:
-            self._wake_loop()
+    def _block(self, line: Line, start: int) -> None:
+        """The rest of a line waits for the event before it; the lock is held."""
+        for at in range(start, len(line), STRIDE):
+            flight: Flight = line[at]
+            flight.give_back(line[at + 1], OpenState.BLOCKED)
+            if not flight.left:
+                self._wake_loop()
+        del line[start:]
 
     def _failed(self, slot: Slot, flight: Flight, row: Row, head: Head, error: BaseException) -> bool:
-        """Note a failure; returns whether the event waits for a further attempt."""
-        if slot.abandoned:
-            return False
+        """Note a failure; returns whether the walker may go on."""
         if isinstance(error, asyncio.CancelledError):
-            if slot.expired:
+            if slot.expired and not slot.abandoned:
                 slot.expired = False
                 if slot.task is not None:
                     slot.task.uncancel()
                 error = self._late(flight, error)
             elif slot.task is not None and slot.task.cancelling():
-                raise error  # the worker stops; `stop` hands the event back
+                raise error  # the worker stops; `Server.finish` hands the event back
         elif isinstance(error, (KeyboardInterrupt, GeneratorExit)):
             raise error
         with self._lock:
             if slot.abandoned:
                 return False
-            waits = flight.fail(row, head, error, self._stamps[head.stamp].type)
+            if flight.fail(row, head, error, self._stamps[head.stamp].type):
+                self._block(slot.line, slot.at)
         if not flight.left:
             self._wake_loop()
-        return waits
+        return True
 
     def _late(self, flight: Flight, error: BaseException) -> errors.DeadlineExceeded:
         handler = flight.plan.handler
@@ -338,20 +350,29 @@ class Pipeline:
                 return
             slot.abandoned = True
             self.abandoned += 1
-            line, rest = slot.line, slot.at + STRIDE
-            flight, row, head = line[0], line[slot.at], line[slot.at + 1]
-            waits = flight.fail(row, head, error, self._stamps[head.stamp].type)
+            line, rest = slot.line, slot.at
+            flight, row, head = line[rest - STRIDE], line[rest - STRIDE + 1], line[rest - STRIDE + 2]
+            if flight.fail(row, head, error, self._stamps[head.stamp].type):
+                self._block(line, rest)
+            self._by_key.pop(head.key, None)
+            if rest < len(line):
+                self._lines.appendleft(line[rest:])
+                if head.key is not None:
+                    self._by_key[head.key] = self._lines[0]
         self.slots.discard(slot)
-        if waits:
-            self._block(flight, line, rest)
-        elif rest < len(line):
-            self._lines.appendleft([flight, *line[rest:]])
         self._wake()
         self._add_walkers(1)
+
+    def hungry(self) -> bool:
+        """Return whether more keys could be handled at the same time."""
+        return not self._lines and len(self.slots) < self._concurrency
 
     def drop_lines(self) -> None:
         """Begin nothing more: the worker stops."""
         self._lines.clear()
+        for slot in self.slots:
+            with self._lock:
+                del slot.line[slot.at or len(slot.line) :]
 
     async def cancel(self) -> None:
         """Stop the walkers; what they were at stays unfinished."""

@@ -26,6 +26,8 @@ _log = logging.getLogger("headrace.worker")
 
 #: Events claimed at once by a handler that keeps up; it halves when a batch is not done in time.
 CLAIM_MAX = 512
+#: Events in hand of one handler, when most of them stand in line behind few keys.
+ALOFT_MAX = 4 * CLAIM_MAX
 #: What is finished waits at most this long for the rest of its batch before it is committed.
 SETTLE_AFTER_MS = 10.0
 #: The longest sleep of an idle server; commits wake it earlier.
@@ -84,6 +86,7 @@ class Server:
         self._flights: list[Flight] = []
         self._window = CLAIM_MAX
         self._stopping = False
+        self._commit_ns = 0
         self._due: dict[str, int] = {}
         self.handed_back = 0
         #: Events finished so far in this process.
@@ -123,14 +126,25 @@ class Server:
     async def step(self) -> bool:
         """Do what can be done now; returns whether anything was."""
         await self._keep_house()
-        progressed = False
-        for flight in list(self._flights):
-            if self._ripe(flight):
-                await self._land(flight)
-                progressed = True
+        if not self._may_commit():
+            return False
+        progressed = await self._land_ripe()
         if self._room() and not self._quiet.suspects and self.versions.serving is not None:
             progressed |= await self._take()
         return progressed
+
+    def _may_commit(self) -> bool:
+        """Return whether to settle and take now, or to let more come together.
+
+        With much in flight a transaction for each small batch that ends would leave no time for handlers;
+        with little in flight nothing waits.
+        """
+        now = self._clock.boot_ns()
+        crowded = 2 * sum(flight.left for flight in self._flights) > self._window
+        if crowded and now < self._commit_ns + int(SETTLE_AFTER_MS * 1e6):
+            return False
+        self._commit_ns = now
+        return True
 
     def idle(self) -> bool:
         """Return whether nothing is in flight."""
@@ -175,7 +189,11 @@ class Server:
     def _room(self) -> int:
         if self.pipeline.abandoned >= self._concurrency:
             return 0  # as many handlers hang as may run: taking more would only pile up threads
-        return max(0, self._window - sum(flight.left for flight in self._flights))
+        aloft = sum(flight.left for flight in self._flights)
+        if aloft < self._window:
+            return self._window - aloft
+        # A few keys have long lines, and nobody stands in the others: look for other keys.
+        return self._window // 2 if aloft < ALOFT_MAX and self.pipeline.hungry() else 0
 
     async def _take(self) -> bool:
         serving = self.versions.serving
@@ -207,9 +225,7 @@ class Server:
         self._quiet.suspects += 1
         try:
             while self._flights:
-                for flight in list(self._flights):
-                    if self._ripe(flight):
-                        await self._land(flight)
+                await self._land_ripe()
                 if self._flights:
                     await self.consumer.wait(SETTLE_AFTER_MS / 1000)
                     self._deadline.look()
@@ -225,6 +241,15 @@ class Server:
             self._quiet.suspects -= 1
 
     # --- settle -------------------------------------------------------------------------------
+
+    async def _land_ripe(self) -> bool:
+        """Commit what is ready, oldest batch first: of two events of a key the later is never the first."""
+        flights = list(self._flights)
+        ripe = [at for at, flight in enumerate(flights) if self._ripe(flight)]
+        for flight in flights[: ripe[-1] + 1] if ripe else []:
+            if flight.finished() or not flight.left:
+                await self._land(flight)
+        return bool(ripe)
 
     def _ripe(self, flight: Flight) -> bool:
         if not flight.left:
