@@ -101,8 +101,8 @@ class Pipeline:
         for number in {head.stamp for head in heads if head is not None} - self._admitted.keys():
             await self._learn(plan, number)
         self._lines.extend(self._lines_of(flight, heads))
-        if self._lines and not self.slots:
-            self._add_walkers(1)
+        if self._lines:
+            self._add_walkers(max(1, len(self.slots)))  # those that are there wait for something
         if not flight.left:
             self._wake()
         return flight
@@ -139,7 +139,9 @@ class Pipeline:
         by_key = self._by_key
         with self._lock:
             for row, head, span in zip(rows, heads, spans, strict=True):
-                if head is None or (admitted[head.stamp] is not Admit.RUN and self._passed(flight, row, head)):
+                if head is None or (
+                    admitted[head.stamp] is not Admit.RUN and self._passed(flight, row, head)
+                ):
                     continue
                 if flight.batch.attempts and self._crashed(flight, row, head):
                     continue

@@ -30,6 +30,8 @@ CLAIM_MAX = 512
 ALOFT_MAX = 4 * CLAIM_MAX
 #: What is finished waits at most this long for the rest of its batch before it is committed.
 SETTLE_AFTER_MS = 10.0
+#: So soon again a server with many events in hand, but free slots, looks for events of other keys.
+HUNGRY_MS = 2.0
 #: The longest sleep of an idle server; commits wake it earlier.
 IDLE_S = 1.0
 #: Waits after a failed commit: doubled each time, so that a full disk is not hammered.
@@ -86,7 +88,8 @@ class Server:
         self._flights: list[Flight] = []
         self._window = CLAIM_MAX
         self._stopping = False
-        self._commit_ns = 0
+        self._found = False  # did the last look find events?
+        self._last_ns: dict[str, int] = {}
         self._due: dict[str, int] = {}
         self.handed_back = 0
         #: Events finished so far in this process.
@@ -126,25 +129,27 @@ class Server:
     async def step(self) -> bool:
         """Do what can be done now; returns whether anything was."""
         await self._keep_house()
-        if not self._may_commit():
-            return False
-        progressed = await self._land_ripe()
-        if self._room() and not self._quiet.suspects and self.versions.serving is not None:
-            progressed |= await self._take()
+        crowded = 2 * self._aloft() > self._window
+        progressed = False
+        if not crowded or self._every("settle", SETTLE_AFTER_MS):
+            progressed = await self._land_ripe()
+        # With much in flight a transaction for each small batch would leave no time for handlers; with
+        # little in flight nothing waits.
+        if not crowded or self._every("take", HUNGRY_MS if self.pipeline.hungry() else SETTLE_AFTER_MS):
+            if self._room() and not self._quiet.suspects and self.versions.serving is not None:
+                progressed |= await self._take()
         return progressed
 
-    def _may_commit(self) -> bool:
-        """Return whether to settle and take now, or to let more come together.
-
-        With much in flight a transaction for each small batch that ends would leave no time for handlers;
-        with little in flight nothing waits.
-        """
+    def _every(self, what: str, every_ms: float) -> bool:
+        """Return ``True`` when the time since the last ``True`` is long enough."""
         now = self._clock.boot_ns()
-        crowded = 2 * sum(flight.left for flight in self._flights) > self._window
-        if crowded and now < self._commit_ns + int(SETTLE_AFTER_MS * 1e6):
+        if now < self._last_ns.get(what, 0) + int(every_ms * 1e6):
             return False
-        self._commit_ns = now
+        self._last_ns[what] = now
         return True
+
+    def _aloft(self) -> int:
+        return sum(flight.left for flight in self._flights)
 
     def idle(self) -> bool:
         """Return whether nothing is in flight."""
@@ -180,8 +185,10 @@ class Server:
     def _patience_s(self) -> float:
         now = self._clock.boot_ns()
         patience = min(IDLE_S, max(0.001, (min(self._due.values(), default=now) - now) / 1e9))
-        if any(flight.finished() for flight in self._flights):
+        if self._flights:
             patience = min(patience, SETTLE_AFTER_MS / 1000)
+        if self._flights and self.pipeline.hungry():
+            patience = min(patience, HUNGRY_MS / 1000) if self._found else patience
         return patience
 
     # --- take ---------------------------------------------------------------------------------
@@ -189,11 +196,11 @@ class Server:
     def _room(self) -> int:
         if self.pipeline.abandoned >= self._concurrency:
             return 0  # as many handlers hang as may run: taking more would only pile up threads
-        aloft = sum(flight.left for flight in self._flights)
+        aloft = self._aloft()
         if aloft < self._window:
             return self._window - aloft
         # A few keys have long lines, and nobody stands in the others: look for other keys.
-        return self._window // 2 if aloft < ALOFT_MAX and self.pipeline.hungry() else 0
+        return self._window if aloft < ALOFT_MAX and self.pipeline.hungry() else 0
 
     async def _take(self) -> bool:
         serving = self.versions.serving
@@ -203,6 +210,7 @@ class Server:
         except errors.VersionInactive:
             await self.versions.follow()
             return self.versions.serving is not None
+        self._found = batch is not None
         if batch is None:
             return False
         if batch.alone:
