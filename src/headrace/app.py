@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 from uuid import UUID
@@ -11,13 +11,13 @@ from headrace import errors
 from headrace.event.contract import NAME, Contract, Event, contract_of
 from headrace.gate.retry import RetryPolicy
 from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, Handler, caller_names, declare
-from headrace.runtime.publish import Options, ParentRef, prepare
+from headrace.runtime.publish import Options, ParentRef, Publisher
 from headrace.settings import Settings, load
 
 if TYPE_CHECKING:
     import asyncio
 
-    from headrace.ports import Chance, Clock, Faults, Journal, Model, Observer
+    from headrace.ports import Chance, Clock, Faults, Journal, Model, NewEvent, Observer
     from headrace.runtime.worker import Worker
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,7 +84,7 @@ class App:
         deadline_ms: int = DEADLINE_MS_DEFAULT,
         start: str = "earliest",
     ) -> Callable[[F], F]: ...
-    def handler(
+    def handler(  # noqa: PLR0913 - every argument is a keyword with a default
         self,
         fn: F | None = None,
         *,
@@ -158,7 +158,7 @@ class App:
         self._world = world
 
     @contextmanager
-    def borrowed(self, world: World, handlers: dict[str, Handler]) -> Iterator[None]:
+    def borrowed(self, world: World, handlers: dict[str, Handler]) -> Generator[None]:
         """Put the closed app into another world, with other handlers, for a while; tests do."""
         if self._opened:
             raise errors.JournalLoopBound("The app is open.", hint="close it first, or use an app of its own")
@@ -251,22 +251,17 @@ class App:
     async def _publish(self, unit: Sequence[tuple[Event, Options]]) -> list[Published]:
         if not unit:
             return []
-        world = self._world or World()
-        records = [
-            await prepare(
-                contract_of(type(event)),
-                event,
-                options,
-                journal=self.journal,
-                stamp=await self._stamp(contract_of(type(event))),
-                source=f"headrace/{self.name}",
-                principal=self.principal,
-                bytes_max=self.settings.payload_bytes_max,
-                clock=world.clock,
-                chance=world.chance,
-            )
-            for event, options in unit
-        ]
+        publisher = Publisher(
+            self.journal,
+            self._world or World(),
+            f"headrace/{self.name}",
+            self.principal,
+            self.settings.payload_bytes_max,
+        )
+        records: list[NewEvent] = []
+        for event, options in unit:
+            contract = contract_of(type(event))
+            records.append(await publisher.prepare(contract, event, options, await self._stamp(contract)))
         receipts = await self.journal.publish(records)
         return [Published(UUID(bytes=one.event_id), one.duplicate) for one in receipts]
 
@@ -292,11 +287,9 @@ class App:
         return Worker(
             self.journal,
             [handler for name, handler in self.handlers.items() if name in wanted],
+            world,
             app=self.name,
             known_types=frozenset(self.contracts),
-            clock=world.clock,
-            chance=world.chance,
-            faults=world.faults,
             observer=observer,
             settings=WorkerSettings(
                 lease_ms=settings.lease_ms,

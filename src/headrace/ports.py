@@ -52,6 +52,14 @@ class Faults(Protocol):
         ...
 
 
+class World(Protocol):
+    """The outside as the runtime sees it."""
+
+    clock: Clock
+    chance: Chance
+    faults: Faults
+
+
 class NoFaults:
     """Failpoints outside of tests: nothing happens."""
 
@@ -127,7 +135,7 @@ class VersionOffer(NamedTuple):
 
 
 class VersionInfo(NamedTuple):
-    """A handler version known to the journal.  ``name`` is ``declared`` or ``declared+model@epoch:digest``."""
+    """A handler version known to the journal; its name is ``declared`` or ``declared+model@epoch:digest``."""
 
     id: int
     handler: str
@@ -236,6 +244,13 @@ class Outcome:
     def __len__(self) -> int:
         return len(self.done) + len(self.waiting) + len(self.dead)
 
+    def offsets(self) -> set[int]:
+        """Return the offsets that are named."""
+        found = {row[0] for row in self.done}
+        found.update(one.row[0] for one in self.waiting)
+        found.update(one.row[0] for one in self.dead)
+        return found
+
 
 class Settled(NamedTuple):
     """How the journal took an outcome."""
@@ -260,7 +275,7 @@ class Consumer(Protocol):
     """One worker's share of one subscription."""
 
     async def balance(self) -> int:
-        """Take free and expired partitions up to the fair share, hand back surplus; return how many it has."""
+        """Take free and expired partitions up to the fair share, hand back surplus; return the number held."""
         ...
 
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
@@ -325,11 +340,11 @@ class Journal(Protocol):
         """Return the stamp of a number, or ``None`` when nobody interned it."""
         ...
 
-    def decode_head(self, head: Any) -> Head:
+    def decode_head(self, head: Any, /) -> Head:
         """Return the envelope of a stored head; raises `HeadCorrupt`."""
         ...
 
-    def emitted(self, place: int, event_id: bytes, chain: Any, depth: int, head: Head, body: bytes) -> Any:
+    def emitted(self, place: int, event_id: bytes, chain: Any, depth: int, head: Head, body: bytes, /) -> Any:
         """Return an emitted event in the form that `Outcome.emitted` holds.  Hot path: pure and quick."""
         ...
 

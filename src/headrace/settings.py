@@ -76,12 +76,13 @@ def _typed(name: str, value: Any, origin: str) -> Any:
         raise errors.SettingInvalid(name=name, origin=origin, problem=problem)
     kind = _TYPES[name]
     try:
-        if isinstance(value, bool) or not isinstance(value, (str, kind)):
-            raise TypeError
-        return kind(value)
-    except (TypeError, ValueError):
+        typed = kind(value) if type(value) in (str, kind) else None
+    except ValueError:
+        typed = None
+    if typed is None:
         problem = f"{value!r} is not {'a whole number' if kind is int else 'text'}"
-        raise errors.SettingInvalid(name=name, origin=origin, problem=problem) from None
+        raise errors.SettingInvalid(name=name, origin=origin, problem=problem)
+    return typed
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,8 @@ A test of an app is five lines, in memory, without a server and without a sleep:
     from headrace.testing import EchoModel, run_until_idle
 
     def test_route():
-        result = run_until_idle(app, Ticket(customer="ada", text="hi"), models={"route": EchoModel("greeting")})
+        ticket = Ticket(customer="ada", text="hi")
+        result = run_until_idle(app, ticket, models={"route": EchoModel("greeting")})
         assert [one.intent for one in result.emitted(Routed)] == ["greeting"]
 """
 

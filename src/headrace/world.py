@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import sys
 import time
 from functools import cache
 from pathlib import Path
@@ -36,8 +35,9 @@ _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 @cache
 def _boot_id() -> str:
-    if sys.platform == "linux":
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    named = Path("/proc/sys/kernel/random/boot_id")
+    if named.exists():
+        return named.read_text(encoding="ascii").strip()
     # Elsewhere: the moment of boot, to ten seconds, so that processes which look at different times agree.
     return f"boot-{round((time.time() - time.monotonic()) / 10)}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NoReturn
 
 from headrace import errors
@@ -29,20 +30,16 @@ def check_foreign(name: str, body: bytes, bytes_max: int) -> None:
         _check_surrogates(name, found)
 
 
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+
+
 def _check_depth(name: str, body: bytes) -> None:
-    depth, quoted, escaped = 0, False, False
-    for byte in body:
-        if quoted:
-            quoted = escaped or byte != 0x22
-            escaped = byte == 0x5C and not escaped
-        elif byte == 0x22:
-            quoted = True
-        elif byte in b"[{":
-            depth += 1
-            if depth > DEPTH_MAX:
-                raise errors.PayloadUndecodable(f"It is more than {DEPTH_MAX} levels deep.", type=name)
-        elif byte in b"]}":
-            depth -= 1
+    """Count brackets outside of strings, before a parser that recurses sees them."""
+    depth = 0
+    for found in _BRACKETS.finditer(body):
+        depth += (found[0] in (b"[", b"{")) - (found[0] in (b"]", b"}"))
+        if depth > DEPTH_MAX:
+            raise errors.PayloadUndecodable(f"It is more than {DEPTH_MAX} levels deep.", type=name)
 
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -61,14 +58,13 @@ def _no_constant(text: str) -> NoReturn:
 
 
 def _check_surrogates(name: str, found: object) -> None:
-    queue = [found]
+    queue: list[Any] = [found]
     while queue:
-        value = queue.pop()
-        if isinstance(value, dict):
-            queue.extend(value.keys())
-            queue.extend(value.values())
-        elif isinstance(value, list):
-            queue.extend(value)
+        value: Any = queue.pop()
+        if type(value) is dict:
+            queue += [*value.keys(), *value.values()]
+        elif type(value) is list:
+            queue += value
         elif isinstance(value, str):
             try:
                 value.encode()

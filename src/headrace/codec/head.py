@@ -1,14 +1,16 @@
-"""The stored form of the envelope: one msgpack array."""
+"""The stored form of the envelope and of its stamp: one msgpack array each."""
 
 from __future__ import annotations
 
 import msgspec
 import xxhash
 
-from headrace.event.envelope import Head
+from headrace.event.envelope import Head, Stamp
 
 encode_head = msgspec.msgpack.Encoder().encode
 decode_head = msgspec.msgpack.Decoder(Head).decode
+encode_stamp = msgspec.msgpack.Encoder().encode
+decode_stamp = msgspec.msgpack.Decoder(Stamp).decode
 
 #: xxh3-128 of payload bytes, 16 bytes: what `input_hash` holds.
 payload_hash = xxhash.xxh3_128_digest

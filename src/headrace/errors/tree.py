@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from functools import partial
 from string import Formatter
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 
 class Fault(enum.Enum):
@@ -88,5 +88,5 @@ def catalogue() -> dict[str, type[HeadraceError]]:
         # A family without a code of its own inherits one; only the class that names it counts.
         if "code" in vars(kind):
             found[kind.code] = kind
-        queue.extend(cast("list[type[HeadraceError]]", kind.__subclasses__()))
+        queue.extend(kind.__subclasses__())
     return dict(sorted(found.items()))

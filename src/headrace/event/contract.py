@@ -10,7 +10,7 @@ from datetime import date, datetime
 from functools import partial
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Self, Union, dataclass_transform, get_args, get_origin
+from typing import Any, ClassVar, Self, Union, cast, dataclass_transform, get_args, get_origin
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, SecretBytes, SecretStr, ValidationError
@@ -133,7 +133,9 @@ class Event(BaseModel):
         _remember(cls.__contract__)
 
     @classmethod
-    def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
+    def model_construct(  # type: ignore[no-redef, override]  # pydantic's mypy plugin has made one already
+        cls, _fields_set: set[str] | None = None, **values: Any
+    ) -> Self:
         """Validate all the same: an event is a fact that others read."""
         return cls.model_validate(values)
 
@@ -184,12 +186,12 @@ def _compile(cls: type[Event], name: str, topic: str, key: str | None, version: 
     )
 
 
-_SCALARS = frozenset({str, int, float, bool, NoneType, datetime, date, UUID})
+_SCALARS: frozenset[Any] = frozenset({str, int, float, bool, NoneType, datetime, date, UUID})
 _ALIASES = ("alias", "validation_alias", "serialization_alias")
 
 
 def _is_flat(cls: type[Event]) -> bool:
-    """Return whether a plain dump of valid fields is always right: no containers, aliases, computed fields."""
+    """Return whether a plain dump of valid fields is always right: only scalars, no names of their own."""
     own_ways = (
         cls.__pydantic_decorators__.field_serializers
         or cls.__pydantic_decorators__.model_serializers
@@ -287,11 +289,11 @@ def _path(loc: tuple[int | str, ...]) -> str:
 
 def _shown(contract: Contract, loc: tuple[int | str, ...], value: object) -> str:
     field = contract.cls.model_fields.get(str(loc[0])) if loc else None
-    secret = field is not None and field.annotation in {SecretStr, SecretBytes}
+    secret = field is not None and any(field.annotation is kind for kind in (SecretStr, SecretBytes))
     if secret or any(isinstance(part, str) and _SECRET.search(part) for part in loc):
         return "a value that is not shown"
-    if isinstance(value, dict):  # the whole object may hold secrets beside the field that is missing
-        return f"an object with {len(value)} fields"
+    if type(value) is dict:  # the whole object may hold secrets beside the field that is missing
+        return f"an object with {len(cast('dict[str, Any]', value))} fields"
     text = repr(value)
     return text if len(text) <= SHOWN_CHARS_MAX else text[:SHOWN_CHARS_MAX] + "..."
 

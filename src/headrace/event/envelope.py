@@ -147,7 +147,7 @@ def check_headers(name: str, headers: dict[str, bytes]) -> None:
     """Raise `HeadersTooLarge` beyond 64 KiB, `EnvelopeInvalid` for a value that is not bytes."""
     size = 0
     for header, value in headers.items():
-        if not isinstance(header, str) or not isinstance(value, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if type(header) is not str or type(value) is not bytes:
             raise errors.EnvelopeInvalid(attribute="headers", problem=f"{header!r} must map text to bytes")
         size += len(header.encode("utf-8", "surrogatepass")) + len(value)
     if size > HEADERS_BYTES_MAX:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -280,11 +280,11 @@ def safe_version(text: str) -> bool:
 def check_ours(db: apsw.Connection, path: str) -> int:
     """Return the schema number of a journal, 0 of an empty file; refuses anything else."""
     try:
-        (identity,) = db.execute("PRAGMA application_id").fetchall()[0]
-        (schema,) = db.execute("PRAGMA user_version").fetchall()[0]
-        (tables,) = db.execute("PRAGMA schema_version").fetchall()[0]
+        names = ("application_id", "user_version", "schema_version")
+        found: list[Any] = [db.execute(f"PRAGMA {name}").fetchall()[0][0] for name in names]
     except apsw.NotADBError:
         raise errors.JournalForeign(path=path) from None
+    identity, schema, tables = found
     if identity != APPLICATION_ID and (identity or schema or tables):
         raise errors.JournalForeign(path=path)
     if schema > SCHEMA:
@@ -337,7 +337,7 @@ def translated(fault: apsw.Error, path: str) -> errors.JournalError:
 
 
 @contextmanager
-def mapped(path: str) -> Iterator[None]:
+def mapped(path: str) -> Generator[None]:
     """Turn SQLite's errors into coded ones."""
     try:
         yield

@@ -69,7 +69,7 @@ class SqliteConsumer:
     def _quota(self) -> int:
         """Return ceil(partitions / live workers)."""
         boot, now = self._now()
-        alive = self._db.row(self._queries.members_alive, (self._sub, boot, now))[0]
+        alive: int = self._db.row(self._queries.members_alive, (self._sub, boot, now))[0]
         return -(-self._subscription.topic.partitions // max(1, alive))
 
     def _drop_lost(self) -> None:
@@ -295,18 +295,17 @@ class SqliteConsumer:
     async def settle(self, batch: Batch, outcome: Outcome, *, limit: int = 0) -> Settled:
         """Commit an outcome and claim the next batch, in one transaction."""
         taken: frozenset[int] = frozenset()
-        while True:
-            named = outcome if not taken else without(outcome, taken)
-            try:
-                written, following = await self._transact(partial(self._settle, batch, named, limit))
-                break
-            except apsw.ConstraintError:
-                taken |= self._conflicts(named)
+        try:
+            stale, following = await self._transact(partial(self._settle, batch, outcome, limit))
+        except apsw.ConstraintError:
+            taken = self._conflicts(outcome)
+            outcome = without(outcome, taken)
+            stale, following = await self._transact(partial(self._settle, batch, outcome, limit))
         self._db.faults.at("settle.committed")
-        batch.token.settled(named)
+        batch.token.settled(outcome)
         if any(held.leaving for held in self._parts.values()):
             await self._release_leaving()
-        return Settled(written, taken, following)
+        return Settled(stale, taken, following)
 
     def _settle(self, batch: Batch, outcome: Outcome, limit: int) -> tuple[frozenset[int], Batch | None]:
         stale = write_outcome(self._db, self._sub, self._worker, self._parts, batch, outcome)

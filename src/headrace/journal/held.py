@@ -77,7 +77,9 @@ class Held:
         """
         if key is None:
             return False
-        return any(seq in self.waiting or self.open[seq].state is OpenState.PARKED for seq in self.lines.get(key, ()))
+        return any(
+            seq in self.waiting or self.open[seq].state is OpenState.PARKED for seq in self.lines.get(key, ())
+        )
 
     def running(self) -> bool:
         """Return whether the worker has events of this partition in hand."""

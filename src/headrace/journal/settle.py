@@ -38,8 +38,10 @@ class Token:
         self.fresh = False
         for row in outcome.done:
             self.left.pop(row[0], None)
-        for one in (*outcome.waiting, *outcome.dead):
-            self.left.pop(one.row[0], None)
+        for waiting in outcome.waiting:
+            self.left.pop(waiting.row[0], None)
+        for dead in outcome.dead:
+            self.left.pop(dead.row[0], None)
 
 
 @dataclass(slots=True)
@@ -141,8 +143,7 @@ def _open_stragglers(
     """Rows of a new range that run on: from now on each has a row of its own that survives a crash."""
     if len(outcome) == len(batch.rows):
         return
-    named = {row[0] for row in outcome.done}
-    named.update(one.row[0] for one in (*outcome.waiting, *outcome.dead))
+    named = outcome.offsets()
     for row in batch.rows:
         if row[0] not in named and row[1] not in stale:
             entry = Open(row[0], OpenState.RUNNING, FIRST_ATTEMPT, 0, key_of(row[5]))
@@ -160,10 +161,10 @@ def _write_part(
     if not token.fresh:
         for row in part.done:
             _close(db, sub, held, row[0], version)
-        for one in part.dead:
-            _close(db, sub, held, one.row[0], version)
-    for one in part.dead:
-        _add_dead(db, sub, version, one)
+        for letter in part.dead:
+            _close(db, sub, held, letter.row[0], version)
+    for letter in part.dead:
+        _add_dead(db, sub, version, letter)
 
 
 def _close(db: Connection, sub: int, held: Held, seq: int, version: VersionInfo) -> None:
@@ -189,9 +190,8 @@ def put_open(db: Connection, sub: int, held: Held, entry: Open) -> None:
 def _add_dead(db: Connection, sub: int, version: VersionInfo, dead: DeadLetter) -> None:
     seq, tp, event_id, _, _, head, body = dead.row
     attempt = dead.attempt
-    bindings = (
-        (sub, tp, seq, attempt.generation, version.id, dead.reason, dead.code, dead.error, dead.traceback)
-        + (attempt.number, attempt.crashes, json.dumps(attempt.errors), event_id, dead.type, dead.trace)
-        + (head, body, db.clock.wall_us())
-    )
-    db.ex(db.queries.dead_add, bindings)
+    why = (dead.reason, dead.code, dead.error, dead.traceback)
+    tried = (attempt.number, attempt.crashes, json.dumps(attempt.errors))
+    event = (event_id, dead.type, dead.trace, head, body)
+    where = (sub, tp, seq, attempt.generation, version.id)
+    db.ex(db.queries.dead_add, (*where, *why, *tried, *event, db.clock.wall_us()))

@@ -31,7 +31,8 @@ class Versions:
 
     async def offer(self, offer: VersionOffer) -> Offered:
         """Make a version known; one that nobody has seen before becomes the active one."""
-        return self._known(offer) or await self._db.write(lambda: self._add(offer))
+        known = self._known(offer)
+        return await self._db.write(lambda: self._add(offer)) if known is None else known
 
     def _known(self, offer: VersionOffer) -> Offered | None:
         handler = self._db.row(self._queries.handler_get, (offer.handler,))

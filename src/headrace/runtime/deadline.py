@@ -57,7 +57,7 @@ class DeadlineWatch:
 
 def _where(slot: Slot) -> str:
     """Return the stack of a thread that does not return, or nothing for a task (its traceback tells)."""
-    frame = sys._current_frames().get(slot.thread) if slot.thread else None  # noqa: SLF001 - no public form
+    frame = sys._current_frames().get(slot.thread) if slot.thread else None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - no public form
     if frame is None:
         return ""
     return "It was at:\n" + "".join(traceback.format_stack(frame)[-8:])

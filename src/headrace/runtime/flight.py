@@ -62,11 +62,11 @@ class Flight:
     def note_settled(self, outcome: Outcome) -> None:
         """Remember what is committed, while the rest of the batch runs on."""
         if self.left:
-            self.settled |= _offsets(outcome)
+            self.settled |= outcome.offsets()
 
     def unfinished(self) -> list[Row]:
         """Return the events that no outcome names."""
-        named = self.settled | _offsets(self.outcome)
+        named = self.settled | self.outcome.offsets()
         return [row for row in self.batch.rows if row[0] not in named]
 
     def fail(self, row: Row, head: Head | None, error: BaseException, kind: str) -> bool:
@@ -105,12 +105,6 @@ class Flight:
             trace=head.trace if head else b"",
             type=kind,
         )
-
-
-def _offsets(outcome: Outcome) -> set[int]:
-    found = {row[0] for row in outcome.done}
-    found.update(one.row[0] for one in (*outcome.waiting, *outcome.dead))
-    return found
 
 
 def _coded(error: BaseException, handler: str) -> errors.HeadraceError:

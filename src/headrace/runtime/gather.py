@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -79,7 +79,7 @@ class Gather:
 
     def _give(self, batch: list[_Call], running: asyncio.Future[list[Any]]) -> None:
         self._busy = False
-        results: Sequence[Any]
+        results: list[Any]
         if running.cancelled():
             results = [asyncio.CancelledError()] * len(batch)
         else:
@@ -138,7 +138,7 @@ class AskFromThread(Ask):
         super().__init__(gather)
         self._loop = loop
 
-    def __call__(self, value: object) -> Any:  # type: ignore[override]  # plain on purpose: no await in a thread
+    def __call__(self, value: object) -> Any:
         """Return the model's result for one input; waits in this thread."""
         return self._noted(asyncio.run_coroutine_threadsafe(self._one(value), self._loop).result())
 

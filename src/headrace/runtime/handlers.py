@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -45,7 +44,7 @@ class Handler:
     where: str = ""
 
 
-def declare(
+def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
     fn: Callable[..., Any],
     *,
     app: str,
@@ -114,7 +113,7 @@ def _check_numbers(handler: str, concurrency: int, deadline_ms: int, start: str,
 
 def _hints(fn: Callable[..., Any], handler: str, local_names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the annotations as objects, also those written as text and those of local classes."""
-    if not callable(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise errors.SignatureInvalid(
             handler=handler, problem="it must be a function that is not a generator"
         )
@@ -189,4 +188,7 @@ def _flat(annotation: Any) -> list[Any]:
 
 def caller_names(depth: int) -> Mapping[str, Any]:
     """Return the local names of a calling frame, so that classes made in a function can be annotations."""
-    return sys._getframe(depth + 1).f_locals  # noqa: SLF001 - what inspect.currentframe does, in one step
+    frame = inspect.currentframe()
+    for _ in range(depth + 1):
+        frame = frame.f_back if frame else None
+    return frame.f_locals if frame else {}

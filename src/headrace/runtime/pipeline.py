@@ -12,25 +12,21 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any
-from uuid import UUID
 
 from headrace import errors
-from headrace.event.contract import Event
-from headrace.event.envelope import Envelope, Head, Place, Stamp, envelope_of
-from headrace.event.lineage import Derivation
+from headrace.event.envelope import Head, Stamp
 from headrace.gate.admit import Admit, admit
 from headrace.gate.retry import crashed_out
-from headrace.ports import Batch, Chance, Clock, Faults, Journal, NoFaults, OpenState, Row
-from headrace.runtime.context import Context
+from headrace.ports import Batch, Journal, NoFaults, OpenState, Row, World
+from headrace.runtime.call import Caller, derive_all, each
 from headrace.runtime.flight import Flight, Line
-from headrace.runtime.gather import Ask, AskFromThread, Gather
+from headrace.runtime.gather import Gather
 from headrace.runtime.plan import Plan
 
-#: Events that one handling may emit.
-EMITS_MAX = 10_000
 SPAN_BYTES = 8
 #: A line holds flight, row, head and span of each of its events.
 STRIDE = 4
@@ -62,19 +58,17 @@ class Pipeline:
     def __init__(
         self,
         journal: Journal,
+        world: World,
         *,
-        clock: Clock,
-        chance: Chance,
-        faults: Faults,
         known_types: frozenset[str],
         wake: Callable[[], None],
         concurrency: int,
         threads: Executor | None,
     ) -> None:
         self._journal = journal
-        self._clock, self._chance = clock, chance
+        self._clock, self._chance = world.clock, world.chance
         # Two calls an event that do nothing would cost 2 %: outside of tests there are none.
-        self._at_fault = None if type(faults).at is NoFaults.at else faults.at
+        self._at_fault = None if isinstance(world.faults, NoFaults) else world.faults.at
         self._known_types = known_types
         self._wake = wake
         self._concurrency = concurrency
@@ -89,6 +83,7 @@ class Pipeline:
         self.abandoned = 0
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
+        self._caller = Caller(journal, self._loop, self._stamps)
         self._ramping = False
 
     # --- from a batch to lines ----------------------------------------------------------------
@@ -182,11 +177,10 @@ class Pipeline:
             self.slots.add(slot)
             if self._threads is None:
                 slot.task = self._loop.create_task(self._walk(slot))
-                slot.task.add_done_callback(lambda _, slot=slot: self._gone(slot))
+                slot.task.add_done_callback(partial(self._gone, slot))
             else:
-                run = contextvars.copy_context().run
-                job = self._loop.run_in_executor(self._threads, run, _drive, self._walk(slot))
-                job.add_done_callback(lambda job, slot=slot: self._gone(slot, job))
+                drive: Callable[[], None] = partial(contextvars.copy_context().run, _drive, self._walk(slot))
+                self._loop.run_in_executor(self._threads, drive).add_done_callback(partial(self._gone, slot))
         if not self._ramping:
             self._ramping = True
             self._ramp_later()
@@ -203,23 +197,20 @@ class Pipeline:
         if self._lines and self.slots:
             self._add_walkers(len(self.slots))
 
-    def _gone(self, slot: Slot, job: asyncio.Future[None] | None = None) -> None:
+    def _gone(self, slot: Slot, walk: asyncio.Future[None]) -> None:
         self.slots.discard(slot)
         self.abandoned -= slot.abandoned
-        if job is not None and not job.cancelled() and (fault := job.exception()):
-            self._loop.call_exception_handler(
-                {"message": "a walker of a plain handler failed", "exception": fault}
-            )
+        if not walk.cancelled() and (fault := walk.exception()):
+            self._loop.call_exception_handler({"message": "a walker failed", "exception": fault})
         if self._lines and not self.slots:
             self._add_walkers(1)
 
-    async def _walk(self, slot: Slot) -> None:
+    async def _walk(self, slot: Slot) -> None:  # noqa: C901, PLR0912 - the whole way in one place, on purpose
         """Take line after line and run its events; the one place where events meet handlers."""
         base = contextvars.copy_context()
         slot.thread = threading.get_ident() if self._threads is not None else 0
         lines, by_key, at_fault = self._lines, self._by_key, self._at_fault
         locked = self._threads is not None
-        flight: Flight | None = None
         while lines:
             try:
                 line = lines.popleft()
@@ -227,13 +218,8 @@ class Pipeline:
                 return
             slot.line, at = line, 0
             while True:
-                if line[at] is not flight:
-                    flight = line[at]
-                    plan = flight.plan
-                    call, decode, child_id, emission_of = (
-                        plan.call, plan.decode, plan.derivation.child, plan.emissions.get
-                    )  # fmt: skip
-                    simple = not plan.handler.wants
+                flight: Flight = line[at]
+                call, decode, child_id, emission_of, simple = flight.plan.hot
                 row, head, span = line[at + 1], line[at + 2], line[at + 3]
                 at += STRIDE
                 slot.at = at
@@ -242,13 +228,13 @@ class Pipeline:
                 try:
                     event = decode(row[6])
                     if not simple:
-                        made = await self._call(flight, row, head, span, event)
+                        made = await self._caller.call(flight, row, head, span, event)
                     elif (value := await call(event)) is None:
                         made = None
-                    elif (emission := emission_of(type(value))) is not None:
+                    elif (emission := emission_of(value.__class__)) is not None:
                         made = emission.derive(row, head, span, value, child_id(row[2], 0), None)
                     else:
-                        made = self._derive_all(plan, row, head, span, _each(value), None)
+                        made = derive_all(flight.plan, row, head, span, each(value), None)
                 except BaseException as error:  # noqa: BLE001 - sorted out in one place
                     if not self._failed(slot, flight, row, head, error):
                         return
@@ -393,64 +379,8 @@ class Pipeline:
         decode = self._journal.decode_head
         return [decode(row[5]).time_us for row in rows if row[0] not in dropped]
 
-    # --- one call -----------------------------------------------------------------------------
 
-    async def _call(self, flight: Flight, row: Row, head: Head, span: bytes, event: Event) -> list[Any]:
-        """Run a handler that asks for more than its event."""
-        plan, wants = flight.plan, flight.plan.handler.wants
-        given: dict[str, Any] = {}
-        ask: Ask | None = None
-        ctx: Context | None = None
-        if "model" in wants:
-            assert flight.gather is not None, "a worker takes nothing without its model"
-            ask = Ask(flight.gather) if plan.handler.is_async else AskFromThread(flight.gather, self._loop)
-            given[wants["model"]] = ask
-        if "ctx" in wants:
-            ctx = self._context(flight, row, head)
-            given[wants["ctx"]] = ctx
-        value = await plan.call(event, **given)
-        values = _each(value) if ctx is None else [*ctx.taken(), *_each(value)]
-        return self._derive_all(plan, row, head, span, values, ask.confidence if ask else None)
-
-    def _context(self, flight: Flight, row: Row, head: Head) -> Context:
-        plan = flight.plan
-        key = UUID(bytes=Derivation(plan.handler.name, "").named(row[2], "idempotency"))
-
-        def made() -> Envelope:
-            place = Place(plan.topic.name, row[1] - self._journal.place(plan.topic, 0), row[0])
-            return envelope_of(row[2], row[4], head, self._stamps[head.stamp], place)
-
-        return Context(plan.handler.name, key, flight.attempt_of(row).number, made)
-
-    def _derive_all(
-        self,
-        plan: Plan,
-        row: Row,
-        head: Head,
-        span: bytes,
-        values: list[tuple[Any, str | None]],
-        confidence: float | None,
-    ) -> list[Any]:
-        """Make the events that follow, in the order of the calls; (value, name or ``None``) each."""
-        if len(values) > EMITS_MAX:
-            raise errors.EmitsTooMany(handler=plan.handler.name, limit=EMITS_MAX)
-        names = [name for _, name in values if name is not None]
-        if len(set(names)) != len(names):
-            raise errors.EmitUnnamed("A name is used twice.", handler=plan.handler.name)
-        found: list[Any] = []
-        for ordinal, (value, name) in enumerate(values):
-            emission = plan.emissions.get(type(value))
-            if emission is None:
-                allowed = ", ".join(one.contract.type for one in plan.emissions.values()) or "nothing"
-                kind = type(value).__name__
-                raise errors.EmitRefused(handler=plan.handler.name, emitted=kind, allowed=allowed)
-            ids = plan.derivation
-            event_id = ids.child(row[2], ordinal) if name is None else ids.named(row[2], name)
-            found.append(emission.derive(row, head, span, value, event_id, confidence))
-        return found
-
-
-def _drive(walk: Any) -> None:
+def _drive(walk: Coroutine[Any, Any, None]) -> None:
     """In a thread: run a walker of a plain handler; nothing in it suspends."""
     try:
         walk.send(None)
@@ -458,12 +388,3 @@ def _drive(walk: Any) -> None:
         return
     walk.close()
     raise errors.SignatureInvalid(handler="?", problem="a plain handler suspended; declare it with async def")
-
-
-def _each(value: object) -> list[tuple[Any, str | None]]:
-    """Return the events of what a handler returned (none, one, or a list), without names."""
-    if value is None:
-        return []
-    if isinstance(value, (list, tuple)):
-        return [(one, None) for one in value]
-    return [(value, None)]

@@ -22,14 +22,19 @@ class Plan:
 
     handler: Handler
     version: VersionInfo
-    subscription: int
     topic: TopicInfo
     call: Callable[..., Awaitable[Any]]
-    #: Payload bytes to the event.
-    decode: Callable[[bytes], Event]
     derivation: Derivation
     #: How to emit each class: looked up by ``type(value)``.
     emissions: dict[type[Event], Emission]
+    #: The same for the hot path: call, decode, child id, emission by type, "asks only for its event".
+    hot: tuple[
+        Callable[..., Awaitable[Any]],
+        Callable[[bytes], Event],
+        Callable[[bytes, int], bytes],
+        Callable[[type[Any]], Emission | None],
+        bool,
+    ]
 
 
 def as_async(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
@@ -46,7 +51,6 @@ async def compile_plan(
     version: VersionInfo,
     journal: Journal,
     *,
-    subscription: int,
     app: str,
     principal: str,
     limits: Limits,
@@ -59,15 +63,17 @@ async def compile_plan(
     for contract, stamp in zip(contracts, stamps, strict=True):
         topic = await journal.topic(contract.topic)
         emissions[contract.cls] = emission(contract, stamp, topic, journal, clock, principal, limits)
+    call = handler.fn if handler.is_async else as_async(handler.fn)
+    derivation = Derivation(handler.name, version.name)
+    decode = handler.consumes.decode
     return Plan(
         handler=handler,
         version=version,
-        subscription=subscription,
         topic=await journal.topic(handler.consumes.topic),
-        call=handler.fn if handler.is_async else as_async(handler.fn),
-        decode=handler.consumes.decode,
-        derivation=Derivation(handler.name, version.name),
+        call=call,
+        derivation=derivation,
         emissions=emissions,
+        hot=(call, decode, derivation.child, emissions.get, not handler.wants),
     )
 
 

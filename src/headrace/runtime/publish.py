@@ -17,7 +17,7 @@ from headrace.event.envelope import (
     parse_traceparent,
 )
 from headrace.event.lineage import id_of, partition_of, uuid7
-from headrace.ports import Chance, Clock, Journal, NewEvent
+from headrace.ports import Chance, Journal, NewEvent, World
 
 ParentRef = UUID | str | bytes | Envelope
 #: Parents of one event: a join of more is better done step by step.
@@ -35,33 +35,30 @@ class Options:
     headers: Mapping[str, bytes] | None = None
 
 
-async def prepare(
-    contract: Contract,
-    event: Event,
-    options: Options,
-    *,
-    journal: Journal,
-    stamp: int,
-    source: str,
-    principal: str,
-    bytes_max: int,
-    clock: Clock,
-    chance: Chance,
-) -> NewEvent:
-    """Return the record of an event; raises the `EventError` family, and then nothing was written."""
-    body = contract.encode(event)
-    if len(body) > bytes_max:
-        raise errors.PayloadTooLarge(type=contract.type, size_bytes=len(body), limit_bytes=bytes_max)
-    key = contract.key_of(event)
-    check_key(contract.type, key)
-    now_us = clock.wall_us()
-    given = options.event_id
-    event_id = uuid7(now_us, chance.bytes(10)) if given is None else id_of(given, source)
-    head = _head(contract, options, source, principal, chance)
-    head.stamp, head.key, head.time_us = stamp, key, now_us
-    topic = await journal.topic(contract.topic)
-    place = journal.place(topic, partition_of(key, event_id, topic.partitions))
-    return NewEvent(contract.topic, place, event_id, head, body, may_exist=given is not None)
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """Who publishes, and into which journal."""
+
+    journal: Journal
+    world: World
+    source: str
+    principal: str
+    bytes_max: int
+
+    async def prepare(self, contract: Contract, event: Event, options: Options, stamp: int) -> NewEvent:
+        """Return the record of an event; raises the `EventError` family, and then nothing was written."""
+        body = contract.encode(event)
+        if len(body) > self.bytes_max:
+            raise errors.PayloadTooLarge(type=contract.type, size_bytes=len(body), limit_bytes=self.bytes_max)
+        key = contract.key_of(event)
+        check_key(contract.type, key)
+        now_us, chance, given = self.world.clock.wall_us(), self.world.chance, options.event_id
+        event_id = uuid7(now_us, chance.bytes(10)) if given is None else id_of(given, self.source)
+        head = _head(contract, options, self.source, self.principal, chance)
+        head.stamp, head.key, head.time_us = stamp, key, now_us
+        topic = await self.journal.topic(contract.topic)
+        place = self.journal.place(topic, partition_of(key, event_id, topic.partitions))
+        return NewEvent(contract.topic, place, event_id, head, body, may_exist=given is not None)
 
 
 def _head(contract: Contract, options: Options, source: str, principal: str, chance: Chance) -> Head:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from headrace import errors
 from headrace.ports import (
@@ -12,13 +13,13 @@ from headrace.ports import (
     Clock,
     Consumer,
     DeadLetter,
-    Faults,
     Observer,
     OpenState,
     Outcome,
 )
 from headrace.runtime.deadline import DeadlineWatch
 from headrace.runtime.flight import Flight
+from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.serving import RELOAD_LOOK_MS, Versions
 
@@ -61,30 +62,33 @@ class Quiet:
             await self._changed.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the servers of a worker have in common."""
+
+    quiet: Quiet
+    observer: Observer | None
+    balance_s: float
+
+
 class Server:
     """Serves one subscription until it is stopped."""
 
     def __init__(
         self,
+        handler: Handler,
         consumer: Consumer,
         versions: Versions,
         pipeline: Pipeline,
-        *,
         clock: Clock,
-        faults: Faults,
-        quiet: Quiet,
-        observer: Observer | None,
-        balance_s: float,
-        name: str,
-        concurrency: int,
-        deadline: DeadlineWatch,
+        shared: Shared,
     ) -> None:
+        self.name = handler.name
         self.consumer, self.versions, self.pipeline = consumer, versions, pipeline
-        self._clock, self._faults, self._quiet, self._observer = clock, faults, quiet, observer
-        self._balance_s = balance_s
-        self.name = name
-        self._concurrency = concurrency
-        self._deadline = deadline
+        self._clock = clock
+        self._quiet, self._observer, self._balance_s = shared.quiet, shared.observer, shared.balance_s
+        self._concurrency = handler.concurrency
+        self._deadline = DeadlineWatch(pipeline, clock, handler.deadline_ms)
         self._flights: list[Flight] = []
         self._window = CLAIM_MAX
         self._stopping = False
@@ -135,10 +139,13 @@ class Server:
             progressed = await self._land_ripe()
         # With much in flight a transaction for each small batch would leave no time for handlers; with
         # little in flight nothing waits.
-        if not crowded or self._every("take", HUNGRY_MS if self.pipeline.hungry() else SETTLE_AFTER_MS):
-            if self._room() and not self._quiet.suspects and self.versions.serving is not None:
-                progressed |= await self._take()
+        pause_ms = HUNGRY_MS if self.pipeline.hungry() else SETTLE_AFTER_MS
+        if self._may_take() and (not crowded or self._every("take", pause_ms)):
+            progressed |= await self._take()
         return progressed
+
+    def _may_take(self) -> bool:
+        return self._room() > 0 and not self._quiet.suspects and self.versions.serving is not None
 
     def _every(self, what: str, every_ms: float) -> bool:
         """Return ``True`` when the time since the last ``True`` is long enough."""

@@ -72,7 +72,8 @@ class Versions:
 
     async def follow(self) -> None:
         """Serve the version that the journal calls active, if this process can."""
-        for model in list(self._loaded.values()) or [None]:
+        candidates: list[LoadedModel | None] = [*self._loaded.values()] or [None]
+        for model in candidates:
             offered = await self._offer(model)
             if offered.active.id == offered.mine.id:
                 await self._adopt(model, offered)

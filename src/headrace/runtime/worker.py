@@ -10,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from headrace import errors
-from headrace.ports import Chance, Clock, Faults, Journal, Observer, VersionInfo
+from headrace.ports import Clock, Journal, Observer, VersionInfo, World
 from headrace.ports import Worker as Lease
-from headrace.runtime.deadline import DeadlineWatch
 from headrace.runtime.emission import Limits
 from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.plan import Plan, compile_plan
-from headrace.runtime.server import Quiet, Server
+from headrace.runtime.server import Quiet, Server, Shared
 from headrace.runtime.serving import Versions
 
 _log = logging.getLogger("headrace.worker")
@@ -39,12 +38,10 @@ class Worker:
         self,
         journal: Journal,
         handlers: Sequence[Handler],
+        world: World,
         *,
         app: str,
         known_types: frozenset[str],
-        clock: Clock,
-        chance: Chance,
-        faults: Faults,
         observer: Observer | None = None,
         settings: WorkerSettings | None = None,
     ) -> None:
@@ -52,7 +49,7 @@ class Worker:
         self._handlers = handlers
         self._app = app
         self._known_types = known_types
-        self._clock, self._chance, self._faults = clock, chance, faults
+        self._world, self._clock = world, world.clock
         self._observer = observer
         self._settings = settings or WorkerSettings()
         self._models = ThreadPoolExecutor(1, thread_name_prefix="headrace-model")
@@ -85,7 +82,6 @@ class Worker:
                 handler,
                 version,
                 self._journal,
-                subscription=subscription.id,
                 app=self._app,
                 principal=f"service:{self._app}",
                 limits=self._settings.limits,
@@ -96,27 +92,14 @@ class Worker:
         await versions.start()
         pipeline = Pipeline(
             self._journal,
-            clock=self._clock,
-            chance=self._chance,
-            faults=self._faults,
+            self._world,
             known_types=self._known_types,
             wake=consumer.wake,
             concurrency=handler.concurrency,
             threads=None if handler.is_async else self._pool(handler),
         )
-        return Server(
-            consumer,
-            versions,
-            pipeline,
-            clock=self._clock,
-            faults=self._faults,
-            quiet=self._quiet,
-            observer=self._observer,
-            balance_s=self._settings.lease_ms / 1000 / 4,
-            name=handler.name,
-            concurrency=handler.concurrency,
-            deadline=DeadlineWatch(pipeline, self._clock, handler.deadline_ms),
-        )
+        shared = Shared(self._quiet, self._observer, self._settings.lease_ms / 1000 / 4)
+        return Server(handler, consumer, versions, pipeline, self._clock, shared)
 
     def _pool(self, handler: Handler) -> ThreadPoolExecutor:
         # As many threads again for those that hang: `Server` takes nothing more once all of them do.
