@@ -9,6 +9,8 @@ from uuid import UUID
 
 from headrace import errors
 from headrace.event.contract import NAME, Contract, Event, contract_of
+from headrace.event.envelope import PRINCIPAL_CHARS_MAX
+from headrace.event.lineage import check_text
 from headrace.gate.retry import RetryPolicy
 from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, Handler, caller_names, declare
 from headrace.runtime.publish import Options, ParentRef, Publisher
@@ -55,6 +57,7 @@ class App:
             )
         self.name = name
         self.principal = principal or f"service:{name}"
+        check_text("principal", self.principal, PRINCIPAL_CHARS_MAX)
         self.handlers: dict[str, Handler] = {}
         self.contracts: dict[str, Contract] = {}
         self._journal_url = journal

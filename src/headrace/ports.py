@@ -275,7 +275,7 @@ class Consumer(Protocol):
     """One worker's share of one subscription."""
 
     async def balance(self) -> int:
-        """Take free and expired partitions up to the fair share, hand back surplus; return the number held."""
+        """Take free and expired partitions up to the fair share, hand back surplus; return what is held."""
         ...
 
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:

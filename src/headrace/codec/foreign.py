@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from math import isinf
 from typing import Any, NoReturn
 
 from headrace import errors
@@ -23,7 +24,9 @@ def check_foreign(name: str, body: bytes, bytes_max: int) -> None:
     _check_depth(name, body)
     try:
         text = body.decode("utf-8")
-        found = json.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_constant, parse_int=str)
+        found = json.loads(
+            text, object_pairs_hook=_no_twins, parse_constant=_no_constant, parse_int=str, parse_float=_finite
+        )
     except (UnicodeDecodeError, ValueError, RecursionError) as fault:
         raise errors.PayloadUndecodable(str(fault), type=name) from None
     if "\\u" in text:  # only an escape can bring a lone surrogate: valid UTF-8 holds none
@@ -43,18 +46,23 @@ def _check_depth(name: str, body: bytes) -> None:
 
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [key for key, _ in pairs]
-        twin = next(key for key in names if names.count(key) > 1)
-        msg = f"The key {twin!r} stands twice in one object."
-        raise ValueError(msg)
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"The key {key[:60]!r} stands twice in one object.")
+        found[key] = value
     return found
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if isinf(number):
+        raise ValueError(f"{text[:60]} is beyond the numbers of JSON readers.")
+    return number
+
+
 def _no_constant(text: str) -> NoReturn:
-    msg = f"{text} is not JSON."
-    raise ValueError(msg)
+    raise ValueError(f"{text} is not JSON.")
 
 
 def _check_surrogates(name: str, found: object) -> None:

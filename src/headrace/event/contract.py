@@ -132,8 +132,8 @@ class Event(BaseModel):
         cls.__contract__ = _compile(cls, type or cls.__name__, topic, key, 1 if version is None else version)
         _remember(cls.__contract__)
 
-    @classmethod
-    def model_construct(  # type: ignore[no-redef, override]  # pydantic's mypy plugin has made one already
+    @classmethod  # type: ignore[no-redef]  # pydantic's mypy plugin has made one already
+    def model_construct(  # type: ignore[override]
         cls, _fields_set: set[str] | None = None, **values: Any
     ) -> Self:
         """Validate all the same: an event is a fact that others read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
@@ -9,9 +10,11 @@ from uuid import UUID
 import msgspec
 
 from headrace import errors
+from headrace.event.lineage import check_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HEADERS_BYTES_MAX = 65_536
+HEADER_CHARS_MAX = 256
 #: W3C Trace Context allows 512 characters of tracestate to be dropped beyond; we refuse instead.
 TRACESTATE_CHARS_MAX = 512
 PRINCIPAL_CHARS_MAX = 256
@@ -129,18 +132,18 @@ class Trace(NamedTuple):
     state: str = ""
 
 
+_TRACEPARENT = re.compile(
+    r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
+)
+
+
 def parse_traceparent(text: str, state: str = "") -> Trace | None:
     """Return the trace context, or ``None`` where W3C Trace Context says to start a new one."""
-    parts = text.strip().split("-")
-    if len(parts) < 4 or [len(part) for part in parts[:4]] != [2, 32, 16, 2]:  # noqa: PLR2004 - the format
+    found = _TRACEPARENT.fullmatch(text)
+    if found is None or (found[1] == "00" and found[5]):
         return None
-    try:
-        version, trace, span, flags = (bytes.fromhex(part) for part in parts[:4])
-    except ValueError:
-        return None
-    if version == b"\xff" or not any(trace) or not any(span) or (version == b"\0" and len(parts) > 4):  # noqa: PLR2004
-        return None
-    return Trace(trace, span, flags[0], state if len(state) <= TRACESTATE_CHARS_MAX else "")
+    usable = len(state) <= TRACESTATE_CHARS_MAX and state.isascii()
+    return Trace(bytes.fromhex(found[2]), bytes.fromhex(found[3]), int(found[4], 16), state if usable else "")
 
 
 def check_headers(name: str, headers: dict[str, bytes]) -> None:
@@ -149,6 +152,7 @@ def check_headers(name: str, headers: dict[str, bytes]) -> None:
     for header, value in headers.items():
         if type(header) is not str or type(value) is not bytes:
             raise errors.EnvelopeInvalid(attribute="headers", problem=f"{header!r} must map text to bytes")
-        size += len(header.encode("utf-8", "surrogatepass")) + len(value)
+        check_text("headers", header, HEADER_CHARS_MAX)
+        size += len(header.encode()) + len(value)
     if size > HEADERS_BYTES_MAX:
         raise errors.HeadersTooLarge(type=name, size_bytes=size, limit_bytes=HEADERS_BYTES_MAX)

@@ -7,6 +7,12 @@ import struct
 from functools import lru_cache
 from uuid import UUID
 
+from headrace import errors
+
+ID_BYTES = 16
+#: A name that a foreign source gives an event; CloudEvents sets no bound, tools do.
+ID_CHARS_MAX = 512
+
 #: RFC 9562: version in the high four bits of byte 6, variant 10 in the high two of byte 8.  The last 80
 #: bits of an id hold both.
 _FREE_80 = (1 << 80) - 1 ^ (0xF << 76 | 0x3 << 62)
@@ -97,12 +103,29 @@ def text_of(event_id: bytes) -> str:
 
 
 def id_of(value: UUID | str | bytes, source: str) -> bytes:
-    """Return the 16 bytes of an id given by a user: a UUID in any form, else a name of the source."""
+    """Return the 16 bytes of an id given by a user: a UUID in any form, else a name of the source.
+
+    Raises `EnvelopeInvalid` for bytes that are not 16, and for text that is empty, too long, or not UTF-8.
+    """
     if isinstance(value, UUID):
         return value.bytes
     if isinstance(value, bytes):
-        return UUID(bytes=value).bytes
+        if len(value) != ID_BYTES:
+            raise errors.EnvelopeInvalid(attribute="event_id", problem=f"it has {len(value)} bytes, not 16")
+        return value
+    check_text("event_id", value, ID_CHARS_MAX)
     try:
         return UUID(value).bytes
     except ValueError:
         return foreign_id(source, value)
+
+
+def check_text(attribute: str, text: str, chars_max: int) -> None:
+    """Raise `EnvelopeInvalid` unless an attribute is text of 1 to ``chars_max`` characters in UTF-8."""
+    problem = "" if 1 <= len(text) <= chars_max else f"it has {len(text)} characters, 1 to {chars_max} may be"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        problem = "it holds a lone surrogate"
+    if problem:
+        raise errors.EnvelopeInvalid(attribute=attribute, problem=problem)

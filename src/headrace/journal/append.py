@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 import apsw
@@ -21,6 +20,10 @@ Unit = Sequence[NewEvent]
 GROUP_UNITS_MAX = 1_000
 #: Units that wait; a publisher beyond that waits for a place, so that memory stays bounded.
 QUEUE_UNITS_MAX = 10_000
+
+
+#: Topic number and event id: what is unique.
+_Name = tuple[int, bytes]
 
 
 class _Cause(NamedTuple):
@@ -105,55 +108,59 @@ class Appender:
         return [[Receipt(event.event_id, duplicate=False) for event in unit] for unit in units]
 
     def _write_careful(self, unit: Unit) -> list[Receipt] | BaseException:
-        """Write one unit event by event; a unit that is refused leaves no trace in the group."""
+        """Write one unit event by event; a unit that fails leaves no trace in the group, nor in others."""
         ex, queries = self._db.ex, self._db.queries
         ex(queries.savepoint)
         try:
-            known: dict[bytes, _Cause] = {}
-            receipts = {event.event_id: self._write_one(event, known) for event in _causes_first(unit)}
-        except errors.HeadraceError as fault:
+            known: dict[_Name, _Cause] = {}
+            receipts: dict[_Name, Receipt] = {}
+            for event in _causes_first(unit):
+                receipt = self._write_one(event, known)
+                # A second copy in the unit must not hide that the first was new.
+                receipts.setdefault(_name(event), receipt)
+        except apsw.Error:
+            raise
+        except Exception as fault:  # noqa: BLE001 - whatever it is, it is this publisher's alone
             ex(queries.savepoint_undo)
             ex(queries.savepoint_end)
             return fault
         ex(queries.savepoint_end)
         self._db.faults.at("publish.inserted")
-        return [receipts[event.event_id] for event in unit]
+        return [receipts[_name(event)] for event in unit]
 
-    def _write_one(self, event: NewEvent, known: dict[bytes, _Cause]) -> Receipt:
+    def _write_one(self, event: NewEvent, known: dict[_Name, _Cause]) -> Receipt:
         causes = [self._cause(event, parent, known) for parent in event.head.parents]
+        copy = self._db.row(self._db.queries.event_copy, (event.event_id, event.place >> 10))
+        if copy is not None:
+            self._check_same(event, copy)
+            seq, chain, depth, head = copy[0], copy[4], copy[5], copy[2]
+            root = decode_head(head).root or event.event_id
+            known[_name(event)] = _Cause(seq, chain or seq, depth, root)
+            return Receipt(event.event_id, duplicate=True)
         chain, depth = 0, 0
         if causes:
             chain, event.head.root = causes[0].chain, causes[0].root
             depth = 1 + max(cause.depth for cause in causes)
-        copy = self._db.row(self._db.queries.event_copy, (event.event_id, event.place >> 10))
-        if copy is not None:
-            self._check_same(event, copy)
-            known[event.event_id] = _Cause(
-                copy[0], chain or copy[0], depth, event.head.root or event.event_id
-            )
-            return Receipt(event.event_id, duplicate=True)
-        self._db.many(
-            self._db.queries.event_add,
-            [event_row(event.place, event.event_id, chain, depth, event.head, event.body)],
-        )
+        row = event_row(event.place, event.event_id, chain, depth, event.head, event.body)
+        self._db.many(self._db.queries.event_add, [row])
         seq = self._db.row(self._db.queries.last_rowid)[0]
-        known[event.event_id] = _Cause(seq, chain or seq, depth, event.head.root or event.event_id)
+        known[_name(event)] = _Cause(seq, chain or seq, depth, event.head.root or event.event_id)
         return Receipt(event.event_id, duplicate=False)
 
-    def _cause(self, event: NewEvent, parent: bytes, known: dict[bytes, _Cause]) -> _Cause:
-        if parent in known:
-            return known[parent]
+    def _cause(self, event: NewEvent, parent: bytes, known: dict[_Name, _Cause]) -> _Cause:
+        for (_, event_id), cause in known.items():
+            if event_id == parent:
+                return cause
         found = self._db.row(self._db.queries.event_cause, (parent,))
         if found is None:
             raise errors.ParentMissing(event_id=text_of(event.event_id), parent_id=text_of(parent))
         seq, chain, depth, head = found
         return _Cause(seq, chain or seq, depth, decode_head(head).root or parent)
 
-    def _check_same(self, event: NewEvent, copy: tuple[int, int, bytes, bytes]) -> None:
+    def _check_same(self, event: NewEvent, copy: tuple[Any, ...]) -> None:
         """Same id must mean same type, key and payload; time, trace and headers do not count."""
-        _, _, head, body = copy
-        stored = decode_head(head)
-        same = body == event.body and stored.key == event.head.key
+        stored = decode_head(copy[2])
+        same = copy[3] == event.body and stored.key == event.head.key
         if not same or self._type_of(stored.stamp) != self._type_of(event.head.stamp):
             raise errors.EventConflict(event_id=text_of(event.event_id), topic=event.topic)
 
@@ -171,25 +178,50 @@ def event_row(
     return (place, event_id, chain, depth, packed, body, summed)
 
 
+def _name(event: NewEvent) -> _Name:
+    """Return what must be unique: topic and id."""
+    return event.place >> 10, event.event_id
+
+
 def _causes_first(unit: Unit) -> list[NewEvent]:
-    """Return the events in an order in which parents come before children."""
-    if len({event.event_id for event in unit}) != len(unit):
-        unit = _without_twins(unit)
+    """Return the events with parents before children, and otherwise in the order they were given.
+
+    Raises `ParentCycle`.
+    """
     if not any(event.head.parents for event in unit):
         return list(unit)
-    by_id = {event.event_id: event for event in unit}
-    graph = {event.event_id: [p for p in event.head.parents if p in by_id] for event in unit}
-    try:
-        return [by_id[event_id] for event_id in TopologicalSorter(graph).static_order()]
-    except CycleError as fault:
-        raise errors.ParentCycle(cycle=" -> ".join(text_of(event_id) for event_id in fault.args[1])) from None
-
-
-def _without_twins(unit: Unit) -> Unit:
-    """Return the unit without second copies of an id; raises `EventConflict` when they differ."""
-    first: dict[bytes, NewEvent] = {}
+    by_id: dict[bytes, list[NewEvent]] = {}
     for event in unit:
-        twin = first.setdefault(event.event_id, event)
-        if (twin.place, twin.head.key, twin.body) != (event.place, event.head.key, event.body):
-            raise errors.EventConflict(event_id=text_of(event.event_id), topic=event.topic)
-    return list(first.values())
+        by_id.setdefault(event.event_id, []).append(event)
+    ordered: dict[int, NewEvent] = {}
+    for event in unit:
+        _visit(event, by_id, ordered, {})
+    return list(ordered.values())
+
+
+def _visit(
+    event: NewEvent,
+    by_id: dict[bytes, list[NewEvent]],
+    ordered: dict[int, NewEvent],
+    path: dict[int, NewEvent],
+) -> None:
+    """Append an event behind its parents, depth first without recursion on the stack of Python."""
+    stack = [(event, iter(_parents(event, by_id)))]
+    path[id(event)] = event
+    while stack:
+        current, parents = stack[-1]
+        parent = next((one for one in parents if id(one) not in ordered), None)
+        if parent is None:
+            ordered.setdefault(id(current), current)
+            path.pop(id(current), None)
+            stack.pop()
+        elif id(parent) in path:
+            names = [text_of(one.event_id) for one in path.values()]
+            raise errors.ParentCycle(cycle=" -> ".join([*names, text_of(parent.event_id)]))
+        else:
+            path[id(parent)] = parent
+            stack.append((parent, iter(_parents(parent, by_id))))
+
+
+def _parents(event: NewEvent, by_id: dict[bytes, list[NewEvent]]) -> list[NewEvent]:
+    return [one for parent in event.head.parents for one in by_id.get(parent, ())]

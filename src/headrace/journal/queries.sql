@@ -59,7 +59,7 @@ INSERT INTO event (tp, eid, cid, depth, head, body, sum) VALUES (?, ?, ?, ?, ?, 
 SELECT last_insert_rowid();
 -- name: event_copy
 -- The stored event of an id in one topic, to compare a second publish with.
-SELECT seq, tp, head, body FROM event WHERE eid = ? AND tp >> 10 = ?;
+SELECT seq, tp, head, body, cid, depth FROM event WHERE eid = ? AND tp >> 10 = ?;
 -- name: event_cause
 -- What a child needs of its parent: offset, chain, depth, envelope.
 SELECT seq, cid, depth, head FROM event WHERE eid = ? ORDER BY seq LIMIT 1;
@@ -223,3 +223,32 @@ ON CONFLICT DO UPDATE SET version = excluded.version;
 -- Put an event aside with everything that is known about why.
 INSERT INTO dead (sub, tp, seq, generation, version, reason, code, error, traceback, attempts, crashes, errors, eid,
 type, trace, head, body, died_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: redrive_letter
+-- A dead letter, its offset, and what decides whether it may be made waiting again.
+SELECT dead.sub, dead.tp, dead.seq, dead.generation, dead.fate, handler.name, handler.active,
+EXISTS (SELECT 1 FROM event WHERE seq = dead.seq AND tp = dead.tp),
+EXISTS (SELECT 1 FROM open WHERE open.sub = dead.sub AND open.tp = dead.tp AND open.seq = dead.seq),
+(SELECT max(generation) FROM dead AS letter WHERE letter.sub = dead.sub AND letter.seq = dead.seq)
+FROM dead JOIN subscription ON subscription.id = dead.sub JOIN handler ON handler.id = subscription.handler
+WHERE dead.id = ?;
+-- name: redrive_finished
+-- Further subscriptions of the same handler (replays) in which a version has finished an offset.
+SELECT other.id FROM subscription JOIN subscription AS other
+ON other.handler = subscription.handler AND other.topic = subscription.topic AND other.id <> subscription.id
+JOIN position ON position.sub = other.id AND position.tp = ?2 AND ?3 > start AND ?3 <= claimed_after
+WHERE subscription.id = ?1
+AND NOT EXISTS (SELECT 1 FROM open WHERE open.sub = other.id AND open.tp = ?2 AND open.seq = ?3)
+AND NOT EXISTS (SELECT 1 FROM dead WHERE dead.sub = other.id AND dead.seq = ?3 AND (fate IS NULL OR fate <> 'redriven'))
+AND ?4 = coalesce((SELECT version FROM exception WHERE sub = other.id AND tp = ?2 AND seq = ?3),
+    (SELECT version FROM range WHERE sub = other.id AND tp = ?2 AND after < ?3 ORDER BY after DESC LIMIT 1));
+-- name: redrive_open
+-- Make a dead event waiting again: a new generation, its attempts counted anew.
+INSERT INTO open (sub, tp, seq, state, attempts, crashes, generation, due_us, errors)
+VALUES (?, ?, ?, 'redriven', 0, 0, ?, 0, '[]');
+-- name: redrive_position
+-- It no longer counts as dead.
+UPDATE position SET dead = dead - 1 WHERE sub = ? AND tp = ?;
+-- name: dead_fate
+-- Say what was decided about a dead letter.
+UPDATE dead SET fate = ? WHERE id = ? AND fate IS NULL RETURNING id;

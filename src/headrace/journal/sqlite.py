@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import apsw
-import msgspec
 
 from headrace import errors
-from headrace.codec.head import decode_head
+from headrace.codec.head import decode_head, decode_stamp, encode_stamp
 from headrace.event.contract import NAME
 from headrace.event.envelope import Stamp
 from headrace.journal.append import Appender, event_row
@@ -72,7 +71,7 @@ class SqliteJournal:
             faults=self._faults,
         )
         self._loop = asyncio.get_running_loop()
-        self._appender = Appender(db, lambda number: self._stamp_of[number].type)
+        self._appender = Appender(db, self._type_of)
         self._versions = Versions(db)
         db.on_commit = self._wake
 
@@ -150,20 +149,27 @@ class SqliteJournal:
         return [self._stamps[stamp] for stamp in stamps]
 
     def _intern(self, db: Connection, stamp: Stamp) -> int:
-        value = msgspec.msgpack.encode(stamp)
+        value = encode_stamp(stamp)
         db.ex(db.queries.stamp_add, (value,))
         return int(db.row(db.queries.stamp_get, (value,))[0])
 
     async def stamp(self, number: int) -> Stamp | None:
         """Return the stamp of a number, or ``None`` when nobody interned it."""
+        return self._known_stamp(self._db(), number)
+
+    def _known_stamp(self, db: Connection, number: int) -> Stamp | None:
         found = self._stamp_of.get(number)
         if found is None:
-            db = self._db()
             row = db.row(db.queries.stamp_value, (number,))
             if row is None:
                 return None
-            found = self._stamp_of[number] = msgspec.msgpack.decode(row[0], type=Stamp)
+            found = self._stamp_of[number] = decode_stamp(row[0])
         return found
+
+    def _type_of(self, number: int) -> str:
+        """Inside a transaction: the event type of a stamp, also of one that another app has interned."""
+        found = self._known_stamp(self._db(), number)
+        return "" if found is None else found.type
 
     # --- events -------------------------------------------------------------------------------
 
@@ -178,8 +184,6 @@ class SqliteJournal:
     async def publish(self, unit: Sequence[NewEvent]) -> list[Receipt]:
         """Write events, all or none; returns when they are on disk."""
         self._db()
-        for event in unit:
-            await self.stamp(event.head.stamp)
         receipts = await self._appender.publish(unit)
         self._faults.at("publish.committed")
         return receipts

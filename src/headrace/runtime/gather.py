@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
+from headrace import errors
 from headrace.ports import LoadedModel
 
 _Call = tuple[object, "asyncio.Future[Any]"]
@@ -101,11 +102,19 @@ class Gather:
 def _infer(model: LoadedModel, inputs: list[object]) -> list[Any]:
     """In a thread: one call for all; after a failure one call each, so that only the guilty fail."""
     try:
-        return model.infer(inputs)
+        return _checked(model, inputs)
     except Exception as fault:  # noqa: BLE001 - every input gets its own result or its own fault below
         if len(inputs) == 1:
             return [fault]
     return [_infer(model, [value])[0] for value in inputs]
+
+
+def _checked(model: LoadedModel, inputs: list[object]) -> list[Any]:
+    results = model.infer(inputs)
+    if len(results) != len(inputs):
+        problem = f"{len(results)} results for {len(inputs)} inputs"
+        raise errors.ModelOutput(model=model.name, problem=problem)
+    return results
 
 
 class Ask:

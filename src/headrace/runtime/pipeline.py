@@ -179,8 +179,10 @@ class Pipeline:
                 slot.task = self._loop.create_task(self._walk(slot))
                 slot.task.add_done_callback(partial(self._gone, slot))
             else:
-                drive: Callable[[], None] = partial(contextvars.copy_context().run, _drive, self._walk(slot))
-                self._loop.run_in_executor(self._threads, drive).add_done_callback(partial(self._gone, slot))
+                job = self._loop.run_in_executor(
+                    self._threads, _drive, contextvars.copy_context(), self._walk(slot)
+                )
+                job.add_done_callback(partial(self._gone, slot))
         if not self._ramping:
             self._ramping = True
             self._ramp_later()
@@ -248,6 +250,10 @@ class Pipeline:
                         return
                     else:
                         self._note(flight, row, made)
+                if contextvars.copy_context() != base:
+                    # The handler set context variables, which the next event must not see: begin anew.
+                    self._hand_on(line, at, head.key)
+                    return
                 if at >= len(line):
                     if not locked:
                         by_key.pop(head.key, None)
@@ -255,9 +261,17 @@ class Pipeline:
                     if self._ended(line, at, head.key):
                         break
             slot.at = 0
-            if contextvars.copy_context() != base:
-                # The handler set context variables; the next event must not see them.
+
+    def _hand_on(self, line: Line, at: int, key: str | None) -> None:
+        """Leave the rest of a line to another walker; the lines of its key stay one after the other."""
+        with self._lock:
+            rest = line[at:]
+            if not rest:
+                self._by_key.pop(key, None)
                 return
+            if key is not None:
+                self._by_key[key] = rest
+            self._lines.appendleft(rest)
 
     def _ended(self, line: Line, at: int, key: str | None) -> bool:
         """In a thread: close a line after its last event, unless the loop has just added one."""
@@ -342,11 +356,7 @@ class Pipeline:
             flight, row, head = line[rest - STRIDE], line[rest - STRIDE + 1], line[rest - STRIDE + 2]
             if flight.fail(row, head, error, self._stamps[head.stamp].type):
                 self._block(line, rest)
-            self._by_key.pop(head.key, None)
-            if rest < len(line):
-                self._lines.appendleft(line[rest:])
-                if head.key is not None:
-                    self._by_key[head.key] = self._lines[0]
+        self._hand_on(line, rest, head.key)
         self.slots.discard(slot)
         self._wake()
         self._add_walkers(1)
@@ -380,10 +390,10 @@ class Pipeline:
         return [decode(row[5]).time_us for row in rows if row[0] not in dropped]
 
 
-def _drive(walk: Coroutine[Any, Any, None]) -> None:
+def _drive(context: contextvars.Context, walk: Coroutine[Any, Any, None]) -> None:
     """In a thread: run a walker of a plain handler; nothing in it suspends."""
     try:
-        walk.send(None)
+        context.run(walk.send, None)
     except StopIteration:
         return
     walk.close()

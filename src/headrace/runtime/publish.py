@@ -9,7 +9,6 @@ from uuid import UUID
 from headrace import errors
 from headrace.event.contract import Contract, Event, check_key
 from headrace.event.envelope import (
-    PRINCIPAL_CHARS_MAX,
     Envelope,
     Head,
     Trace,
@@ -62,8 +61,6 @@ class Publisher:
 
 
 def _head(contract: Contract, options: Options, source: str, principal: str, chance: Chance) -> Head:
-    if len(principal) > PRINCIPAL_CHARS_MAX:
-        raise errors.EnvelopeInvalid(attribute="principal", problem=f"it has {len(principal)} characters")
     if len(options.parents) > PARENTS_MAX:
         raise errors.EnvelopeInvalid(attribute="parents", problem=f"there are more than {PARENTS_MAX}")
     headers = dict(options.headers) if options.headers else None
