@@ -1,21 +1,30 @@
-"""Looks at a journal without changing it: events, chains, progress, dead letters, versions."""
+"""Looks at a journal without changing it: events by offset, by id, by chain."""
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
-import msgspec
 
 from headrace import errors
-from headrace.codec.head import decode_head
-from headrace.event.envelope import Envelope, Place, Stamp, envelope_of
+from headrace.codec.head import decode_head, decode_stamp
+from headrace.event.envelope import Envelope, Head, Place, Stamp, envelope_of
+from headrace.event.lineage import text_of
 from headrace.journal.connection import MEMORY, Connection, check_ours, mapped, open_file
 from headrace.journal.queries import load
 
 #: Rows of one query; nothing holds a read transaction open between two pages.
 PAGE_ROWS_MAX = 1_000
+#: Hex digits of an id; and the fewest that may stand for it.
+ID_DIGITS, ID_DIGITS_MIN = 32, 8
+#: Ids that are named when a beginning fits several.
+CANDIDATES_MAX = 5
+
+#: A stored event as the queries return it: offset, place, id, depth, envelope, payload.
+EventRow = tuple[int, int, bytes, int, bytes, bytes]
 
 
 class StoredEvent(NamedTuple):
@@ -23,6 +32,8 @@ class StoredEvent(NamedTuple):
 
     envelope: Envelope
     payload: bytes
+    #: Why the envelope cannot be read, if it cannot; most of it is blank then.
+    problem: str = ""
 
 
 class Reader:
@@ -32,11 +43,13 @@ class Reader:
         self._queries: Any = load("reader.sql")
         self._own: apsw.Connection | None = None
         if isinstance(source, Connection):
-            self._rows = source.rows
+            self.rows = source.rows
+            self.path = source.path
         else:
             self._own = _open(source)
-            self._rows = self._read
-        self._path = source if isinstance(source, str) else source.path
+            self.rows = self._read
+            self.path = source
+        self._in_snapshot = not isinstance(source, str)
         self._topics: dict[int, str] = {}
         self._stamps: dict[int, Stamp] = {}
 
@@ -46,11 +59,34 @@ class Reader:
             self._own.close()
             self._own = None
 
-    def _read(self, sql: str, bindings: Any = ()) -> list[Any]:
+    def _read(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
         if self._own is None:
             raise errors.JournalClosed
-        with mapped(self._path):
+        with mapped(self.path):
             return self._own.execute(sql, bindings).fetchall()
+
+    @contextmanager
+    def snapshot(self) -> Generator[None]:
+        """Let all queries inside see the same state; keep it short, for it holds the WAL.
+
+        In memory there is one connection, and nobody else can write between two queries.
+        """
+        if self._in_snapshot:
+            yield
+            return
+        self.rows(self._queries.begin)
+        self._in_snapshot = True
+        try:
+            yield
+        finally:
+            self._in_snapshot = False
+            self.rows(self._queries.end)
+
+    def changed(self) -> int:
+        """Return a number that changes when somebody has committed."""
+        return int(self.rows(self._queries.data_version)[0][0])
+
+    # --- by offset ----------------------------------------------------------------------------
 
     def events(
         self, *, after: int = 0, topic: str | None = None, limit: int = PAGE_ROWS_MAX
@@ -58,39 +94,137 @@ class Reader:
         """Return the events above an offset in commit order, at most a page."""
         count = min(limit, PAGE_ROWS_MAX)
         if topic is None:
-            rows = self._rows(self._queries.events, (after, count))
+            rows = self.rows(self._queries.events, (after, count))
         else:
-            rows = self._rows(self._queries.events_of_topic, (after, topic, count))
-        return [self._event(*row) for row in rows]
+            rows = self.rows(self._queries.events_of_topic, (after, topic, count))
+        return [self.event(row) for row in rows]
+
+    def newest(self, count: int, *, topic: str | None = None, kind: str | None = None) -> list[StoredEvent]:
+        """Return the last ``count`` events (of a topic, of a type), in commit order."""
+        found: list[StoredEvent] = []
+        below = self.last_offset() + 1
+        while len(found) < count:
+            rows = self.rows(self._queries.events_before, (below, topic, PAGE_ROWS_MAX))
+            page = [self.event(row) for row in rows]
+            found += [one for one in page if kind is None or one.envelope.type == kind]
+            if len(rows) < PAGE_ROWS_MAX:
+                break
+            below = rows[-1][0]
+        return found[:count][::-1]
+
+    def last_offset(self) -> int:
+        """Return the highest offset, or 0."""
+        return int(self.rows(self._queries.last_offset)[0][0])
+
+    def at(self, offset: int) -> StoredEvent | None:
+        """Return the event at an offset."""
+        rows = self.rows(self._queries.event_at, (offset,))
+        return self.event(rows[0]) if rows else None
+
+    # --- by id --------------------------------------------------------------------------------
+
+    def find(self, text: str, *, topic: str | None = None) -> StoredEvent:
+        """Return the event of an id, or of the beginning of one; raises `EventNotFound`.
+
+        An id is unique within a topic; without ``topic`` the first event of the id is returned.
+        """
+        low, high = _id_bounds(text)
+        rows = self.rows(self._queries.events_by_id, (low, high, topic, CANDIDATES_MAX + 1))
+        ids = list(dict.fromkeys(row[2] for row in rows))
+        if not ids:
+            raise errors.EventNotFound(event_id=text)
+        if len(ids) > 1:
+            named = ", ".join(text_of(one) for one in ids[:CANDIDATES_MAX])
+            more = " and more" if len(ids) > CANDIDATES_MAX else ""
+            raise errors.EventNotFound(
+                f"Several begin so: {named}{more}.", hint="give more digits", event_id=text
+            )
+        return self.event(min(rows))
+
+    def chain(self, event: StoredEvent, limit: int = PAGE_ROWS_MAX) -> list[StoredEvent]:
+        """Return the chain that an event belongs to, causes before effects, at most ``limit`` events."""
+        rows = self.rows(self._queries.chain, (event.envelope.offset, min(limit, PAGE_ROWS_MAX)))
+        return [self.event(row) for row in rows]
+
+    # --- dead letters in short ----------------------------------------------------------------
 
     def dead_rows(self) -> list[tuple[str, str, str, bytes]]:
         """Return reason, code, error and payload of each dead letter."""
-        return self._rows(self._queries.dead_rows)
+        return self.rows(self._queries.dead_rows)
 
-    def _event(self, seq: int, tp: int, event_id: bytes, depth: int, head: bytes, body: bytes) -> StoredEvent:
-        decoded = decode_head(head)
-        place = Place(self._topic(tp >> 10), tp & 1023, seq)
-        return StoredEvent(envelope_of(event_id, depth, decoded, self._stamp(decoded.stamp), place), body)
+    # --- names of numbers ---------------------------------------------------------------------
 
-    def _topic(self, number: int) -> str:
+    def event(self, row: EventRow) -> StoredEvent:
+        """Return the event of a row; one whose envelope cannot be read says so."""
+        seq, tp, event_id, depth, head, body = row
+        place = Place(self.topic(tp >> 10), tp & 1023, seq)
+        try:
+            decoded = decode_head(head)
+            envelope = envelope_of(event_id, depth, decoded, self._stamp(decoded.stamp), place)
+        except (ValueError, OverflowError) as fault:  # msgspec's errors are ValueErrors
+            return StoredEvent(envelope_of(event_id, depth, _BLANK, _UNKNOWN, place), body, str(fault))
+        return StoredEvent(envelope, body)
+
+    def topic(self, number: int) -> str:
+        """Return the name of a topic."""
         if number not in self._topics:
-            self._topics = dict(self._rows(self._queries.topic_names))
+            self._topics = dict(self.rows(self._queries.topic_names))
         return self._topics.get(number, f"#{number}")
 
     def _stamp(self, number: int) -> Stamp:
         found = self._stamps.get(number)
         if found is None:
-            rows = self._rows(self._queries.stamp_value, (number,))
-            found = msgspec.msgpack.decode(rows[0][0], type=Stamp) if rows else Stamp(f"#{number}", "", 0)
+            rows = self.rows(self._queries.stamp_value, (number,))
+            found = decode_stamp(rows[0][0]) if rows else Stamp(f"#{number}", "", 0)
             self._stamps[number] = found
         return found
 
 
+_UNKNOWN = Stamp("?", "?", 0)
+_BLANK = Head(
+    stamp=0, parents=(), root=b"", trace=bytes(16), span=bytes(8), flags=0, input_hash=b"", time_us=0,
+    principal="?", key=None,
+)  # fmt: skip
+
+
+def _id_bounds(text: str) -> tuple[bytes, bytes]:
+    """Return the lowest and the highest id that begin with the digits."""
+    digits = text.replace("-", "").lower()
+    if not ID_DIGITS_MIN <= len(digits) <= ID_DIGITS or set(digits) - set("0123456789abcdef"):
+        raise errors.EventNotFound(event_id=text)
+    return bytes.fromhex(digits.ljust(ID_DIGITS, "0")), bytes.fromhex(digits.ljust(ID_DIGITS, "f"))
+
+
 def _open(path: str) -> apsw.Connection:
+    """Open a journal to look at it; nothing is created.
+
+    A file in a folder that we may not write to cannot be opened the usual way: the shared memory of the WAL
+    is missing and cannot be made.  Where nobody has left anything in a WAL, the file alone is the journal.
+    """
     if path == MEMORY or not Path(path).exists():
         raise errors.JournalMissing(path=path)
     with mapped(path):
-        db = open_file(path, read_only=True)
-        if check_ours(db, path) == 0:
-            raise errors.JournalForeign(path=path)
+        try:
+            return _checked(open_file(path, read_only=True), path)
+        except (apsw.CantOpenError, apsw.ReadOnlyError):
+            wal = Path(f"{path}-wal")
+            if wal.exists() and wal.stat().st_size:
+                raise errors.JournalUnavailable(
+                    "Its newest events are in the -wal file, which takes write permission to read.",
+                    hint="read it as a user who may write to its folder, or copy file and -wal elsewhere",
+                    path=path,
+                ) from None
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        return _checked(apsw.Connection(f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags), path)
+
+
+def _checked(db: apsw.Connection, path: str) -> apsw.Connection:
+    try:
+        schema = check_ours(db, path)
+    except BaseException:
+        db.close()
+        raise
+    if schema == 0:
+        db.close()
+        raise errors.JournalForeign(path=path)
     return db

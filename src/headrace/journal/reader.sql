@@ -1,4 +1,14 @@
--- Queries that only look, each with a name and a sentence on what it is for.
+-- Queries that only look at events, each with a name and a sentence on what it is for.
+
+-- name: begin
+-- From the first query on all see the same state.
+BEGIN;
+-- name: end
+-- Let go of it.
+COMMIT;
+-- name: data_version
+-- A number that changes when another connection has committed.
+PRAGMA data_version;
 
 -- name: topic_names
 -- Names of topics by number.
@@ -6,6 +16,10 @@ SELECT id, name FROM topic;
 -- name: stamp_value
 -- The stamp of a number.
 SELECT value FROM stamp WHERE id = ?;
+
+-- name: last_offset
+-- The highest offset.
+SELECT coalesce(max(seq), 0) FROM event;
 -- name: events
 -- Events of all topics above an offset.
 SELECT seq, tp, eid, depth, head, body FROM event WHERE seq > ? ORDER BY seq LIMIT ?;
@@ -13,6 +27,25 @@ SELECT seq, tp, eid, depth, head, body FROM event WHERE seq > ? ORDER BY seq LIM
 -- Events of one topic above an offset, in commit order over its partitions.
 SELECT seq, tp, eid, depth, head, body FROM event
 WHERE seq > ?1 AND +tp >> 10 = (SELECT id FROM topic WHERE name = ?2) ORDER BY seq LIMIT ?3;
+-- name: events_before
+-- Events below an offset, newest first; of one topic if one is named.
+SELECT seq, tp, eid, depth, head, body FROM event
+WHERE seq < ?1 AND (?2 IS NULL OR +tp >> 10 = (SELECT id FROM topic WHERE name = ?2)) ORDER BY seq DESC LIMIT ?3;
+-- name: event_at
+-- The event at an offset.
+SELECT seq, tp, eid, depth, head, body FROM event WHERE seq = ?;
+-- name: events_by_id
+-- Events whose id lies between two; of one topic if one is named.
+SELECT seq, tp, eid, depth, head, body FROM event
+WHERE eid BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tp >> 10 = (SELECT id FROM topic WHERE name = ?3)) ORDER BY eid LIMIT ?4;
+-- name: chain
+-- All events of the chain that an offset belongs to, causes before effects.
+WITH root (seq) AS (SELECT CASE cid WHEN 0 THEN seq ELSE cid END FROM event WHERE seq = ?1)
+SELECT seq, tp, eid, depth, head, body FROM event WHERE seq = (SELECT seq FROM root)
+UNION ALL
+SELECT * FROM (SELECT seq, tp, eid, depth, head, body FROM event
+WHERE cid <> 0 AND cid = (SELECT seq FROM root) ORDER BY depth, seq LIMIT ?2 - 1);
+
 -- name: dead_rows
 -- Dead letters in short, oldest first.
 SELECT reason, code, error, body FROM dead WHERE fate IS NULL ORDER BY id;

@@ -1,0 +1,70 @@
+-- Queries on how far handlers have come, each with a name and a sentence on what it is for.
+
+-- name: topics
+-- All topics and how many events each holds.
+SELECT name, partitions, (SELECT count(*) FROM event WHERE tp >= topic.id << 10 AND tp < (topic.id + 1) << 10)
+FROM topic ORDER BY name;
+-- name: subscriptions
+-- All live subscriptions, by handler.
+SELECT subscription.id, handler.name, subscription.topic, handler.active FROM subscription
+JOIN handler ON handler.id = subscription.handler WHERE kind = 'live' ORDER BY handler.name, subscription.topic;
+-- name: counts
+-- Per subscription: partitions, published since its start, not taken yet, taken, running, done, dead, expired.
+SELECT sub, count(*), sum((SELECT count(*) FROM event WHERE tp = position.tp AND seq > position.start)),
+sum((SELECT count(*) FROM event WHERE tp = position.tp AND seq > position.high)),
+sum(taken), sum(running), sum(done), sum(dead), sum(expired) FROM position GROUP BY sub;
+-- name: open_counts
+-- Per subscription and state: how many offsets are open.
+SELECT sub, state, count(*) FROM open GROUP BY sub, state;
+-- name: oldest_unfinished
+-- Per subscription: the lowest offset that is not taken yet or stands open.
+SELECT sub, min(seq) FROM (
+    SELECT sub, (SELECT seq FROM event WHERE tp = position.tp AND seq > position.high ORDER BY seq LIMIT 1) AS seq
+    FROM position
+    UNION ALL SELECT sub, seq FROM open)
+GROUP BY sub HAVING min(seq) IS NOT NULL;
+-- name: owners
+-- Who holds the partitions of each subscription, and when the lease ends.
+SELECT sub, worker.pid, worker.boot, worker.lease_until_ns, count(*) FROM position
+JOIN worker ON worker.id = position.owner GROUP BY sub, worker.id ORDER BY sub, worker.id;
+-- name: members
+-- Live workers that serve each subscription.
+SELECT sub, count(*) FROM member JOIN worker ON worker.id = member.worker
+WHERE worker.boot = ? AND worker.lease_until_ns > ? GROUP BY sub;
+-- name: workers
+-- How many workers are alive.
+SELECT count(*) FROM worker WHERE boot = ? AND lease_until_ns > ?;
+
+-- name: version_info
+-- A handler version with its model.
+SELECT version.id, handler.name, version.declared, model.name, model.digest, model.epoch, model.declared
+FROM version JOIN handler ON handler.id = version.handler LEFT JOIN model ON model.id = version.model
+WHERE version.id = ?;
+
+-- name: positions_at
+-- The positions that one offset matters to.
+SELECT subscription.id, handler.name, handler.active, position.start, position.high, position.claimed_after, position.owner,
+(SELECT count(*) FROM open WHERE open.sub = position.sub AND open.tp = position.tp)
+FROM position JOIN subscription ON subscription.id = position.sub JOIN handler ON handler.id = subscription.handler
+WHERE position.tp = ? ORDER BY handler.name;
+-- name: place_of
+-- Topic and partition of an offset.
+SELECT tp FROM event WHERE seq = ?;
+-- name: worker
+-- A worker by its number.
+SELECT pid, boot, lease_until_ns FROM worker WHERE id = ?;
+-- name: before
+-- How many events of a partition come before an offset, above a position.
+SELECT count(*) FROM event WHERE tp = ? AND seq > ? AND seq < ?;
+-- name: open_at
+-- One open offset.
+SELECT state, attempts, crashes, generation, due_us, errors FROM open WHERE sub = ? AND tp = ? AND seq = ?;
+-- name: open_below
+-- The open offsets of a partition below one, with their events, newest first.
+SELECT event.seq, event.tp, event.eid, event.depth, event.head, event.body FROM open
+JOIN event ON event.seq = open.seq WHERE open.sub = ? AND open.tp = ? AND open.seq < ? ORDER BY open.seq DESC;
+-- name: version_at
+-- Which version an offset was, or is to be, finished by.
+SELECT coalesce(
+    (SELECT version FROM exception WHERE sub = ?1 AND tp = ?2 AND seq = ?3),
+    (SELECT version FROM range WHERE sub = ?1 AND tp = ?2 AND after < ?3 ORDER BY after DESC LIMIT 1));

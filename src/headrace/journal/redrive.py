@@ -1,0 +1,98 @@
+"""Decisions about dead letters: make the event waiting again, or put the letter away for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from headrace import errors
+from headrace.journal.connection import Connection
+
+#: Letters of one transaction: enough to share a flush, few enough to keep the write lock short.
+LETTERS_MAX = 200
+
+
+class Decided(NamedTuple):
+    """What became of one dead letter."""
+
+    id: int
+    #: Why nothing was done, or an empty string.
+    problem: str = ""
+
+
+async def redrive(db: Connection, numbers: Sequence[int]) -> list[Decided]:
+    """Make dead events waiting again, each whole or not at all; workers are woken.
+
+    The event gets a new generation and attempts counted anew; the active version of its handler takes it.  A
+    letter that may not be redriven is left as it is, with the reason in the result.
+    """
+    return await _each(db, numbers, _redrive)
+
+
+async def drop(db: Connection, numbers: Sequence[int]) -> list[Decided]:
+    """Put dead letters away: they stay in the journal and in the count of the dead, but not in the list."""
+    return await _each(db, numbers, _drop)
+
+
+def refusals(db: Connection, numbers: Iterable[int]) -> list[Decided]:
+    """Return what `redrive` would say of each letter, without doing it."""
+    return [Decided(number, _problem(db, number)) for number in numbers]
+
+
+def refusal(decided: Decided) -> errors.RedriveRefused:
+    """Return the error for a letter that was left as it is."""
+    return errors.RedriveRefused(dead_id=decided.id, problem=decided.problem)
+
+
+async def _each(
+    db: Connection, numbers: Sequence[int], decide: Callable[[Connection, int], Decided]
+) -> list[Decided]:
+    found: list[Decided] = []
+    for start in range(0, len(numbers), LETTERS_MAX):
+        some = numbers[start : start + LETTERS_MAX]
+        found += await db.write(partial(_decide_all, db, some, decide))
+    return found
+
+
+def _decide_all(
+    db: Connection, numbers: Sequence[int], decide: Callable[[Connection, int], Decided]
+) -> list[Decided]:
+    return [decide(db, number) for number in numbers]
+
+
+def _redrive(db: Connection, number: int) -> Decided:
+    """Inside a transaction."""
+    problem = _problem(db, number)
+    if not problem:
+        sub, tp, seq, generation = db.row(db.queries.redrive_letter, (number,))[:4]
+        db.ex(db.queries.redrive_open, (sub, tp, seq, generation + 1))
+        db.ex(db.queries.redrive_position, (sub, tp))
+        db.ex(db.queries.dead_fate, ("redriven", number))
+    return Decided(number, problem)
+
+
+def _drop(db: Connection, number: int) -> Decided:
+    if db.row(db.queries.dead_fate, ("dropped", number)) is not None:
+        return Decided(number)
+    found = db.row(db.queries.redrive_letter, (number,))
+    return Decided(number, "there is no such dead letter" if found is None else f"it was {found[4]} before")
+
+
+def _problem(db: Connection, number: int) -> str:
+    """Return why a dead letter may not be redriven, or an empty string."""
+    found = db.row(db.queries.redrive_letter, (number,))
+    if found is None:
+        return "there is no such dead letter"
+    sub, tp, seq, generation, fate, handler, active, there, is_open, newest = found
+    reasons = (
+        (fate is not None, f"it was {fate} before"),
+        (not there, "the journal no longer holds its event; publish the payload anew"),
+        (is_open or generation != newest, f"its event is open for {handler} already"),
+        (active is None, f"{handler} has no active version"),
+        (
+            db.row(db.queries.redrive_finished, (sub, tp, seq, active)) is not None,
+            f"the active version of {handler} has finished its event in a replay",
+        ),
+    )
+    return next((text for applies, text in reasons if applies), "")

@@ -1,0 +1,137 @@
+"""Where one event stands with each handler of its topic: what it waits for, or how it ended."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from headrace.journal.consumer import OPEN_MAX
+from headrace.journal.letters import Letter, letter
+from headrace.journal.progress import Owner, moment, version
+from headrace.journal.queries import load
+from headrace.journal.reader import Reader, StoredEvent
+from headrace.ports import Clock, OpenState, VersionInfo
+
+
+class State(StrEnum):
+    """What an event is to one subscription."""
+
+    SKIPPED = "skipped"  # older than the start of the subscription
+    WAITING = "waiting"  # not taken yet
+    RUNNING = "running"
+    RETRY = "retry"
+    BLOCKED = "blocked"
+    PARKED = "parked"
+    RETURNED = "returned"
+    REDRIVEN = "redriven"
+    DONE = "done"
+    DEAD = "dead"
+
+
+class Standing(NamedTuple):
+    """One event and one handler."""
+
+    handler: str
+    state: State
+    active: VersionInfo | None
+    #: Who holds the partition.
+    owner: Owner | None
+    #: Live workers that serve the handler; and of the journal, whatever they serve.
+    serving: int
+    workers: int
+    #: The version that has handled it; the one that will is the active one.
+    version: VersionInfo | None = None
+    #: Events of the partition that come first, when it is not taken yet.
+    ahead: int = 0
+    #: The partition has so many open events that it takes no new ones.
+    paused: bool = False
+    due: datetime | None = None
+    attempts: int = 0
+    crashes: int = 0
+    generation: int = 0
+    errors: tuple[str, ...] = ()
+    #: The event of the same key that comes first.
+    blocked_by: UUID | None = None
+    letter: Letter | None = None
+
+
+def standings(reader: Reader, event: StoredEvent, clock: Clock) -> list[Standing]:
+    """Return where an event stands, one entry per handler of its topic, all at one moment."""
+    queries: Any = load("progress.sql")
+    boot, now = clock.boot_id(), clock.boot_ns()
+    with reader.snapshot():
+        tp = reader.rows(queries.place_of, (event.envelope.offset,))[0][0]
+        ((workers,),) = reader.rows(queries.workers, (boot, now))
+        serving = dict(reader.rows(queries.members, (boot, now)))
+        found: list[Standing] = []
+        for sub, handler, active, start, high, claimed_after, owner, held_open in reader.rows(
+            queries.positions_at, (tp,)
+        ):
+            base = Standing(
+                handler=handler,
+                state=State.DONE,
+                active=version(reader, active),
+                owner=None if owner is None else _owner(reader, owner, boot, now),
+                serving=serving.get(sub, 0),
+                workers=workers,
+                paused=held_open >= OPEN_MAX,
+            )
+            found.append(_placed(reader, event, base, sub, tp, (start, high, claimed_after)))
+    return found
+
+
+def _owner(reader: Reader, number: int, boot: str, now: int) -> Owner | None:
+    rows = reader.rows(load("progress.sql").worker, (number,))
+    return Owner(rows[0][0], 1, rows[0][1] == boot and rows[0][2] > now) if rows else None
+
+
+def _placed(
+    reader: Reader, event: StoredEvent, base: Standing, sub: int, tp: int, marks: tuple[int, int, int]
+) -> Standing:
+    queries: Any = load("progress.sql")
+    seq = event.envelope.offset
+    start, high, claimed_after = marks
+    if seq <= start:
+        return base._replace(state=State.SKIPPED)
+    if seq > high:
+        ahead = reader.rows(queries.before, (tp, high, seq))[0][0]
+        return base._replace(state=State.WAITING, ahead=ahead)
+    opened = reader.rows(queries.open_at, (sub, tp, seq))
+    if opened:
+        return _opened(reader, event, base, (sub, tp), opened[0])
+    by = version(reader, reader.rows(queries.version_at, (sub, tp, seq))[0][0])
+    if seq > claimed_after:
+        return base._replace(state=State.RUNNING, version=by, attempts=1)
+    number = reader.rows(load("letters.sql").number_at, (sub, seq))
+    if not number:
+        return base._replace(state=State.DONE, version=by)
+    return base._replace(state=State.DEAD, version=by, letter=letter(reader, number[0][0]))
+
+
+def _opened(
+    reader: Reader, event: StoredEvent, base: Standing, at: tuple[int, int], row: tuple[Any, ...]
+) -> Standing:
+    state, attempts, crashes, generation, due_us, told = row
+    first = None if state == OpenState.RUNNING else _first_of_key(reader, event, at)
+    return base._replace(
+        state=State(state),
+        attempts=attempts,
+        crashes=crashes,
+        generation=generation,
+        due=moment(due_us) if due_us else None,
+        errors=tuple(json.loads(told)),
+        blocked_by=first,
+    )
+
+
+def _first_of_key(reader: Reader, event: StoredEvent, at: tuple[int, int]) -> UUID | None:
+    """Return the open event of the same key that has to end before this one."""
+    if event.envelope.key is None:
+        return None
+    rows = reader.rows(load("progress.sql").open_below, (*at, event.envelope.offset))
+    below = (reader.event(row).envelope for row in rows)
+    # An event far back in the line waits for the one before it, which tells of the next.
+    return next((one.event_id for one in below if one.key == event.envelope.key), None)

@@ -1,0 +1,101 @@
+"""Is a journal sound?  Checksums, the accounting, positions, version ranges, causes; nothing is changed.
+
+A journal in use changes between two queries, so what must agree is read inside one snapshot.  Events never
+change: they are read page by page, up to the offset that the snapshot ended with.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from headrace.codec.head import checksum, decode_head
+from headrace.event.lineage import text_of
+from headrace.journal.queries import load
+from headrace.journal.reader import PAGE_ROWS_MAX, Reader
+
+#: Of one kind; a damaged file may break a rule in every row.
+VIOLATIONS_MAX = 20
+
+
+class Violation(NamedTuple):
+    """A rule that does not hold, and where."""
+
+    rule: str
+    where: str
+
+
+#: Each rule of the file ``verify.sql``: what a row of it says.
+_RULES = {
+    "accounting": "subscription {}, partition {}: taken {} is not running {} + waiting {} + done {} + dead {}"
+    " + expired {}",
+    "taken": "subscription {}, partition {}: {} events were passed, {} are counted as taken",
+    "bounds": "subscription {}, partition {}: start {}, claimed {}, high {} are out of order",
+    "running": "subscription {}, partition {}: running is {}, in flight are {}",
+    "ownerless": "subscription {}, partition {}: {} run without an owner",
+    "open_place": "subscription {}, partition {}: offset {} ({}) is open and must not be",
+    "dead_count": "subscription {}, partition {}: {} count as dead, {} dead letters",
+    "dead_place": "dead letter {}: subscription {}, offset {} is not taken, or open",
+    "dead_twice": "subscription {}, offset {}: {} dead letters count",
+    "ranges": "subscription {}, partition {}: offset {} was taken, ranges begin after {}",
+    "range_place": "subscription {}, partition {}: the range after {} (version {}) is out of place",
+    "exception_place": "subscription {}, partition {}: the exception at {} (version {}) is out of place",
+    "active": "handler {} ({}): the active version {} is not one of its own",
+    "positions": "subscription {}: {} partitions, {} positions",
+    "event_place": "offset {}: its topic has no partition {}",
+    "chains": "offset {}: {} is not the first event of a chain before it",
+}
+#: Rules whose second column is topic and partition in one number.
+_PLACED = _RULES.keys() - {"dead_place", "dead_twice", "active", "positions", "chains"}
+
+
+def verify(reader: Reader) -> list[Violation]:
+    """Return every rule that does not hold, with where; an empty list for a sound journal."""
+    queries: Any = load("verify.sql")
+    found: list[Violation] = []
+    with reader.snapshot():
+        for rule, text in _RULES.items():
+            rows = reader.rows(getattr(queries, rule))
+            found += [
+                Violation(rule, text.format(*_named(reader, rule, row))) for row in rows[:VIOLATIONS_MAX]
+            ]
+        last = reader.last_offset()
+    found += _events(reader, queries, last)
+    told = [row[0] for row in reader.rows(queries.quick_check)]
+    return found + [Violation("file", line) for line in told if line != "ok"]
+
+
+def _named(reader: Reader, rule: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the row with topic and partition spelled out."""
+    if rule not in _PLACED:
+        return row
+    return (row[0], f"{reader.topic(row[1] >> 10)}/{row[1] & 1023}", *row[2:])
+
+
+def _events(reader: Reader, queries: Any, last: int) -> list[Violation]:
+    found: list[Violation] = []
+    after = 0
+    while page := reader.rows(queries.page, (after, last, PAGE_ROWS_MAX)):
+        for row in page:
+            if len(found) < VIOLATIONS_MAX:
+                found += _event(reader, queries, row)
+        after = page[-1][0]
+    return found
+
+
+def _event(reader: Reader, queries: Any, row: tuple[int, bytes, int, bytes, bytes, int]) -> list[Violation]:
+    seq, event_id, depth, head, body, summed = row
+    if checksum(event_id, head, body) != summed:
+        return [Violation("checksum", f"offset {seq}: event {text_of(event_id)} is not as it was written")]
+    try:
+        parents = decode_head(head).parents
+    except ValueError as fault:
+        return [Violation("envelope", f"offset {seq}: {fault}")]
+    found: list[Violation] = []
+    for parent in parents:
+        rows = reader.rows(queries.cause, (parent,))
+        if not rows or rows[0][0] >= seq:
+            problem = "is not in the journal" if not rows else "comes after it"
+            found.append(Violation("causes", f"offset {seq}: parent {text_of(parent)} {problem}"))
+        elif rows[0][1] >= depth:
+            found.append(Violation("depth", f"offset {seq}: depth {depth}, its parent has {rows[0][1]}"))
+    return found

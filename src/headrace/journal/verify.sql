@@ -1,0 +1,94 @@
+-- Queries that return what must not be: no row means sound.  Each with a name and a sentence on the rule.
+
+-- name: accounting
+-- Taken = running + open that does not run + done + dead + expired.
+SELECT sub, tp, taken, running, (SELECT count(*) FROM open WHERE open.sub = position.sub AND open.tp = position.tp
+    AND state <> 'running') AS waiting, done, dead, expired
+FROM position WHERE taken <> running + waiting + done + dead + expired;
+-- name: taken
+-- Published = waiting + taken: what lies between the start and the position is what was taken.
+SELECT sub, tp, (SELECT count(*) FROM event WHERE event.tp = position.tp AND event.seq > start AND event.seq <= high)
+AS passed, taken FROM position WHERE passed <> taken;
+-- name: bounds
+-- Start <= claimed <= high.
+SELECT sub, tp, start, claimed_after, high FROM position WHERE NOT start <= claimed_after OR NOT claimed_after <= high;
+-- name: running
+-- Running = open offsets that run + the claimed range without those that stand open.
+SELECT sub, tp, running, (SELECT count(*) FROM open WHERE open.sub = position.sub AND open.tp = position.tp
+    AND state = 'running') + (SELECT count(*) FROM event WHERE event.tp = position.tp AND event.seq > claimed_after
+    AND event.seq <= high AND NOT EXISTS (SELECT 1 FROM open WHERE open.sub = position.sub AND open.tp = position.tp
+    AND open.seq = event.seq)) AS flying
+FROM position WHERE running <> flying;
+-- name: ownerless
+-- What nobody owns does not run.
+SELECT sub, tp, running FROM position WHERE owner IS NULL AND running <> 0;
+-- name: open_place
+-- An open offset is an event of its partition, above the start and not above the position.
+SELECT open.sub, open.tp, open.seq, open.state FROM open
+LEFT JOIN position ON position.sub = open.sub AND position.tp = open.tp
+LEFT JOIN event ON event.seq = open.seq AND event.tp = open.tp
+WHERE position.sub IS NULL OR event.seq IS NULL OR open.seq > position.high OR open.seq <= position.start;
+-- name: dead_count
+-- Each event counted as dead has one dead letter that was not redriven.
+SELECT sub, tp, dead, (SELECT count(*) FROM dead AS letter WHERE letter.sub = position.sub AND letter.tp = position.tp
+    AND (fate IS NULL OR fate <> 'redriven')) AS letters
+FROM position WHERE dead <> letters;
+-- name: dead_place
+-- A dead letter that counts belongs to an offset that was taken, and does not stand open.
+SELECT dead.id, dead.sub, dead.seq FROM dead
+LEFT JOIN position ON position.sub = dead.sub AND position.tp = dead.tp
+WHERE (dead.fate IS NULL OR dead.fate <> 'redriven') AND (position.sub IS NULL OR dead.seq > position.high
+    OR EXISTS (SELECT 1 FROM open WHERE open.sub = dead.sub AND open.tp = dead.tp AND open.seq = dead.seq));
+-- name: dead_twice
+-- An offset has one dead letter that counts, the last one.
+SELECT sub, seq, count(*) FROM dead WHERE (fate IS NULL OR fate <> 'redriven') GROUP BY sub, seq HAVING count(*) > 1;
+-- name: ranges
+-- Every offset taken lies in a version range.
+SELECT sub, tp, (SELECT min(event.seq) FROM event WHERE event.tp = position.tp AND event.seq > start
+    AND event.seq <= high) AS first, (SELECT min(after) FROM range WHERE range.sub = position.sub
+    AND range.tp = position.tp) AS covered FROM position WHERE first IS NOT NULL AND (covered IS NULL OR covered >= first);
+-- name: range_place
+-- A version range begins within the position and names a version of the subscription's handler.
+SELECT range.sub, range.tp, range.after, range.version FROM range
+LEFT JOIN position ON position.sub = range.sub AND position.tp = range.tp
+LEFT JOIN subscription ON subscription.id = range.sub
+LEFT JOIN version ON version.id = range.version AND version.handler = subscription.handler
+WHERE position.sub IS NULL OR version.id IS NULL OR range.after < position.start OR range.after > position.high;
+-- name: exception_place
+-- An exception row belongs to an offset that was taken and names a version of the subscription's handler.
+SELECT exception.sub, exception.tp, exception.seq, exception.version FROM exception
+LEFT JOIN position ON position.sub = exception.sub AND position.tp = exception.tp
+LEFT JOIN subscription ON subscription.id = exception.sub
+LEFT JOIN version ON version.id = exception.version AND version.handler = subscription.handler
+LEFT JOIN event ON event.seq = exception.seq AND event.tp = exception.tp
+WHERE position.sub IS NULL OR version.id IS NULL OR event.seq IS NULL OR exception.seq <= position.start
+OR exception.seq > position.high;
+-- name: active
+-- The active version of a handler is one of its own.
+SELECT handler.id, handler.name, handler.active FROM handler
+LEFT JOIN version ON version.id = handler.active AND version.handler = handler.id
+WHERE handler.active IS NOT NULL AND version.id IS NULL;
+-- name: positions
+-- A subscription has a position for each partition of its topic.
+SELECT subscription.id, topic.partitions, (SELECT count(*) FROM position WHERE position.sub = subscription.id
+    AND position.tp >> 10 = topic.id) AS found
+FROM subscription LEFT JOIN topic ON topic.id = subscription.topic WHERE topic.id IS NULL OR found <> topic.partitions;
+-- name: event_place
+-- An event lies in a partition that its topic has.
+SELECT seq, tp FROM event WHERE tp IN (SELECT tp FROM event GROUP BY tp EXCEPT
+    SELECT value.tp FROM (SELECT DISTINCT event.tp AS tp FROM event JOIN topic ON topic.id = event.tp >> 10
+    WHERE event.tp & 1023 < topic.partitions) AS value);
+-- name: chains
+-- An event that has causes belongs to the chain of an earlier event that is the first of its chain.
+SELECT event.seq, event.cid FROM event LEFT JOIN event AS root ON root.seq = event.cid
+WHERE event.cid <> 0 AND (root.seq IS NULL OR root.cid <> 0 OR root.seq >= event.seq);
+
+-- name: page
+-- Events above an offset, with their checksums, up to a second offset.
+SELECT seq, eid, depth, head, body, sum FROM event WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?;
+-- name: cause
+-- Offset and depth of the first event of an id.
+SELECT seq, depth FROM event WHERE eid = ? ORDER BY seq LIMIT 1;
+-- name: quick_check
+-- What SQLite itself finds wrong with the file.
+PRAGMA quick_check(20);
