@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headrace.event.contract import Event
-
 if TYPE_CHECKING:
     from headrace.app import App, Published
+    from headrace.event.contract import Event
     from headrace.event.envelope import Envelope
     from headrace.event.label import Label
     from headrace.gate.retry import RetryPolicy
@@ -21,6 +20,7 @@ _HOME = {
     "App": "headrace.app",
     "Context": "headrace.runtime.context",
     "Envelope": "headrace.event.envelope",
+    "Event": "headrace.event.contract",
     "Label": "headrace.event.label",
     "Model": "headrace.model",
     "Options": "headrace.runtime.publish",
