@@ -257,8 +257,8 @@ class Settled(NamedTuple):
 
     #: Offsets whose partition has a new owner: their results were dropped whole.
     stale: frozenset[int]
-    #: Offsets whose emitted ids are taken by other content; they are still open.
-    conflicts: frozenset[int]
+    #: Offsets whose emitted ids are taken by other content, with the id; they are still open.
+    conflicts: Mapping[int, bytes]
     #: The next batch, claimed in the same transaction.
     next: Batch | None
 

@@ -34,6 +34,8 @@ E = TypeVar("E", bound=Event)
 
 #: Steps without an end in sight: an app whose handlers feed each other never becomes idle.
 STEPS_MAX = 1_000_000
+#: Between two looks at handlers that are at work.
+POLL_S = 0.0005
 
 
 class ManualClock:
@@ -188,8 +190,10 @@ async def drain(servers: Sequence[Server], clock: ManualClock) -> None:
         if any([await server.step() for server in servers]):
             continue
         if any(not server.idle() for server in servers):
-            clock.advance(0.001)
-            await asyncio.sleep(0)
+            # Handlers and models work in real time; the clock keeps step with it.
+            began = asyncio.get_running_loop().time()
+            await asyncio.sleep(POLL_S)
+            clock.advance(asyncio.get_running_loop().time() - began)
             continue
         due = [server.consumer.next_due_ns() for server in servers]
         times = [one for one in due if one is not None]

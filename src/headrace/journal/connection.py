@@ -155,7 +155,8 @@ class Connection:
         if self._checkpointer is None:
             return
         if self._wal_pages > WAL_PAGES_HARD and self._checkpointer.idle():
-            with suppress(apsw.BusyError):
+            # The commit stands: a fault here (busy, full) is met again by the next writer, who reports it.
+            with suppress(apsw.Error):
                 self.ex(self.queries.checkpoint)
             self._wal_pages = 0
         else:

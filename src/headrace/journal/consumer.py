@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 #: Open offsets of one partition; beyond it the partition takes no new events until some are closed.
 OPEN_MAX = 1_000
-#: A retry that is due later than this is due now: the wall clock was set back.
-DUE_AHEAD_US_MAX = 24 * 3_600 * 1_000_000
+#: How soon to look again at what is due but was not taken.
+DUE_LOOK_S = 0.005
 
 
 class SqliteConsumer:
@@ -49,12 +49,12 @@ class SqliteConsumer:
         if not self._joined:
             await self._db.write(self._join, tell=False)
             self._joined = True
-        self._drop_lost()
+        forgotten = self._drop_lost()
         self._see_redriven()
         quota = self._quota()
         staying = [held for held in self._parts.values() if not held.leaving]
-        if len(staying) < quota:
-            await self._take_free(quota - len(staying))
+        if len(staying) < quota or forgotten:
+            await self._take_free(forgotten, max(0, quota - len(staying) - len(forgotten)))
         for held in staying[quota:]:
             held.leaving = True
         await self._release_leaving()
@@ -72,16 +72,21 @@ class SqliteConsumer:
         alive: int = self._db.row(self._queries.members_alive, (self._sub, boot, now))[0]
         return -(-self._subscription.topic.partitions // max(1, alive))
 
-    def _drop_lost(self) -> None:
-        mine = dict(self._db.rows(self._queries.positions_mine, (self._sub, self._worker)))
+    def _drop_lost(self) -> list[int]:
+        """Forget partitions that others own by now; return those that are ours without our knowing it."""
+        mine: dict[int, int] = dict(self._db.rows(self._queries.positions_mine, (self._sub, self._worker)))
         for tp, held in list(self._parts.items()):
             if mine.get(tp) != held.epoch:
                 del self._parts[tp]
+        return [tp for tp in mine if tp not in self._parts]
 
-    async def _take_free(self, count: int) -> None:
+    async def _take_free(self, forgotten: list[int], count: int) -> None:
         boot, now = self._now()
         free = self._db.rows(self._queries.positions_free, (self._sub, boot, now, count + len(self._parts)))
-        wanted = [tp for (tp,) in free if tp not in self._parts][:count]
+        wanted = [
+            *forgotten,
+            *[tp for (tp,) in free if tp not in self._parts and tp not in forgotten][:count],
+        ]
         if wanted:
             taken = await self._db.write(lambda: [self._take_over(tp) for tp in wanted], tell=False)
             self._db.faults.at("balance.committed")
@@ -109,11 +114,12 @@ class SqliteConsumer:
     def _load_open(self, tp: int) -> list[Open]:
         now_us, now_ns = self._db.clock.wall_us(), self._db.clock.boot_ns()
         found: list[Open] = []
-        for seq, state, attempts, crashes, generation, due_us, told, head in self._db.rows(
+        for seq, state, attempts, crashes, generation, due_us, noted_us, told, head in self._db.rows(
             self._queries.open_load, (self._sub, tp)
         ):
-            wait_us = max(0, due_us - now_us)
-            due_ns = now_ns + (0 if wait_us > DUE_AHEAD_US_MAX else wait_us * 1000)
+            # Where the wall clock was set back the wait starts anew: it is never longer than it was meant.
+            wait_us = max(0, due_us - max(now_us, noted_us))
+            due_ns = now_ns + wait_us * 1000
             attempt = Attempt(attempts, crashes, generation, tuple(json.loads(told)))
             found.append(Open(seq, OpenState(state), attempt, due_ns, key_of(head)))
         return found
@@ -133,18 +139,16 @@ class SqliteConsumer:
             await self._give_back(leaving)
 
     async def _give_back(self, parts: list[Held]) -> int:
-        def work() -> int:
-            freed = 0
-            for held in parts:
-                bindings = (self._sub, held.tp, self._worker, held.epoch)
-                freed += self._db.row(self._queries.position_release, bindings) is not None
-            return freed
+        def work() -> list[int]:
+            bindings = [(self._sub, held.tp, self._worker, held.epoch) for held in parts]
+            freed = [self._db.row(self._queries.position_release, one) for one in bindings]
+            return [row[0] for row in freed if row is not None]
 
         freed = await self._db.write(work)
-        for held in parts:
-            self._parts.pop(held.tp, None)
+        for tp in freed:
+            self._parts.pop(tp, None)
         self._db.faults.at("release.committed")
-        return freed
+        return len(freed)
 
     def held(self) -> int:
         """Return the number of partitions held."""
@@ -248,7 +252,7 @@ class SqliteConsumer:
         for held in ready:
             had = found[held.tp]
             if left and len(had) == share:
-                had += self._next_rows(held, had[-1][0], min(left, OPEN_MAX - share))
+                had += self._next_rows(held, had[-1][0], min(left, OPEN_MAX - len(held.open) - share))
                 left -= len(had) - share
         rows: list[Row] = []
         claimed = [held for held in ready if self._claim_range(held, found[held.tp], rows, version)]
@@ -294,12 +298,12 @@ class SqliteConsumer:
 
     async def settle(self, batch: Batch, outcome: Outcome, *, limit: int = 0) -> Settled:
         """Commit an outcome and claim the next batch, in one transaction."""
-        taken: frozenset[int] = frozenset()
+        taken: dict[int, bytes] = {}
         try:
             stale, following = await self._transact(partial(self._settle, batch, outcome, limit))
         except apsw.ConstraintError:
             taken = self._conflicts(outcome)
-            outcome = without(outcome, taken)
+            outcome = without(outcome, frozenset(taken))
             stale, following = await self._transact(partial(self._settle, batch, outcome, limit))
         self._db.faults.at("settle.committed")
         batch.token.settled(outcome)
@@ -316,16 +320,16 @@ class SqliteConsumer:
         except errors.VersionInactive:  # the next `take` says so, to whom it concerns
             return stale, None
 
-    def _conflicts(self, outcome: Outcome) -> frozenset[int]:
-        """Return the causes of emitted events whose ids are taken by other content."""
-        found: set[int] = set()
+    def _conflicts(self, outcome: Outcome) -> dict[int, bytes]:
+        """Return the causes of emitted events whose ids are taken, each with such an id."""
+        found: dict[int, bytes] = {}
         for row, cause in zip(list(outcome.emitted), list(outcome.causes), strict=True):
             copy = self._db.row(self._queries.event_copy, (row[1], row[0] >> 10))
             if copy is not None:
-                found.add(cause)
+                found[cause] = row[1]
         if not found:
             raise errors.JournalCorrupt(path=self._db.path, problem="an outcome breaks a rule of the schema")
-        return frozenset(found)
+        return found
 
     async def _transact(self, work: Callable[[], T], *, durable: bool = True, tell: bool = True) -> T:
         """Write, and go back to what was known before when the transaction fails."""
@@ -349,7 +353,8 @@ class SqliteConsumer:
         """Return on a commit here or elsewhere, when a retry is due, or after ``seconds``."""
         first = self.next_due_ns()
         if first is not None:
-            seconds = min(seconds, max(0.0, (first - self._db.clock.boot_ns()) / 1e9))
+            # One that is due already may be there because the server has no room for it: no hurry then.
+            seconds = min(seconds, max(DUE_LOOK_S, (first - self._db.clock.boot_ns()) / 1e9))
         timer = asyncio.get_running_loop().call_later(seconds, self._woken.set)
         try:
             await self._woken.wait()

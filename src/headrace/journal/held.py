@@ -65,6 +65,8 @@ class Held:
 
     def may_run(self, entry: Open) -> bool:
         """Return whether no earlier or running event of the same key stands in the way."""
+        if entry.state is OpenState.REDRIVEN and self.unsettled:
+            return False  # an event of its key may be among those in hand, which are not in the lines yet
         if entry.key is None:
             return True
         line = self.lines[entry.key]

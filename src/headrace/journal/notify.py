@@ -7,6 +7,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 _IN_MODIFY = 0x2
 _IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
@@ -22,8 +23,12 @@ class Notifier:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def touch(self) -> None:
-        """Wake every watcher.  The file stays one byte long."""
-        os.pwrite(self._fd, b"x", 0)
+        """Wake every watcher.  The file stays one byte long.
+
+        Runs after a commit, so it must not fail: on a full disk the watchers' net catches what is missed.
+        """
+        with suppress(OSError):
+            os.pwrite(self._fd, b"x", 0)
 
     def close(self) -> None:
         """Close the file."""

@@ -126,6 +126,9 @@ UPDATE worker SET left_us = ?, lease_until_ns = 0 WHERE id = ?;
 -- Delete workers that left or died a while ago and own nothing.
 DELETE FROM worker WHERE (left_us IS NOT NULL OR boot <> ?1 OR lease_until_ns < ?2)
 AND NOT EXISTS (SELECT 1 FROM position WHERE owner = worker.id);
+-- name: member_forget
+-- Delete what such workers served.
+DELETE FROM member WHERE worker NOT IN (SELECT id FROM worker);
 -- name: member_add
 -- Note that a worker serves a subscription.
 INSERT INTO member (sub, worker) VALUES (?, ?) ON CONFLICT DO NOTHING;
@@ -147,7 +150,7 @@ ORDER BY tp LIMIT ?4;
 -- name: position_take
 -- Become the owner of a partition and fence the previous one, unless somebody alive has it by now.
 UPDATE position SET owner = ?1, epoch = epoch + 1
-WHERE sub = ?2 AND tp = ?3 AND (owner IS NULL OR owner NOT IN (
+WHERE sub = ?2 AND tp = ?3 AND (owner IS NULL OR owner = ?1 OR owner NOT IN (
     SELECT id FROM worker WHERE boot = ?4 AND lease_until_ns > ?5))
 RETURNING epoch, high, claimed_after, version;
 -- name: position_recover
@@ -155,15 +158,15 @@ RETURNING epoch, high, claimed_after, version;
 UPDATE position SET claimed_after = high, running = 0 WHERE sub = ? AND tp = ?;
 -- name: open_recover_range
 -- Its events become suspects, to be run one by one.
-INSERT INTO open (sub, tp, seq, state, attempts, crashes, generation, due_us, errors)
-SELECT ?1, ?2, seq, 'retry', 1, 1, 0, 0, '[]' FROM event WHERE tp = ?2 AND seq > ?3 AND seq <= ?4
+INSERT INTO open (sub, tp, seq, state, attempts, crashes, generation, due_us, noted_us, errors)
+SELECT ?1, ?2, seq, 'retry', 1, 1, 0, 0, 0, '[]' FROM event WHERE tp = ?2 AND seq > ?3 AND seq <= ?4
 ON CONFLICT DO NOTHING;
 -- name: open_recover_running
 -- So do the single events that it had in hand.
 UPDATE open SET state = 'retry', crashes = crashes + 1, due_us = 0 WHERE sub = ? AND tp = ? AND state = 'running';
 -- name: open_load
 -- The open offsets of a partition with their envelopes (which hold the key).
-SELECT open.seq, state, attempts, crashes, generation, due_us, errors, event.head
+SELECT open.seq, state, attempts, crashes, generation, due_us, noted_us, errors, event.head
 FROM open JOIN event ON event.seq = open.seq WHERE sub = ? AND open.tp = ? ORDER BY open.seq;
 -- name: open_redriven
 -- Offsets that another process has made waiting again.
@@ -209,9 +212,10 @@ UPDATE position SET running = running - ?1, done = done + ?2, dead = dead + ?3
 WHERE sub = ?4 AND tp = ?5 AND owner = ?6 AND epoch = ?7 RETURNING tp;
 -- name: open_put
 -- Keep an offset open.
-INSERT INTO open (sub, tp, seq, state, attempts, crashes, generation, due_us, errors) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO open (sub, tp, seq, state, attempts, crashes, generation, due_us, noted_us, errors)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET state = excluded.state, attempts = excluded.attempts, due_us = excluded.due_us,
-errors = excluded.errors;
+noted_us = excluded.noted_us, errors = excluded.errors;
 -- name: open_close
 -- Close an open offset.
 DELETE FROM open WHERE sub = ? AND tp = ? AND seq = ?;
@@ -219,6 +223,9 @@ DELETE FROM open WHERE sub = ? AND tp = ? AND seq = ?;
 -- Note that another version than the range's has finished an offset.
 INSERT INTO exception (sub, tp, seq, version) VALUES (?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET version = excluded.version;
+-- name: exception_drop
+-- The range's own version has finished an offset after all (a redrive).
+DELETE FROM exception WHERE sub = ? AND tp = ? AND seq = ?;
 -- name: dead_add
 -- Put an event aside with everything that is known about why.
 INSERT INTO dead (sub, tp, seq, generation, version, reason, code, error, traceback, attempts, crashes, errors, eid,

@@ -104,6 +104,7 @@ CREATE TABLE open (
     crashes INTEGER NOT NULL,
     generation INTEGER NOT NULL,
     due_us INTEGER NOT NULL,
+    noted_us INTEGER NOT NULL,
     errors TEXT NOT NULL,
     PRIMARY KEY (sub, tp, seq)
 ) WITHOUT ROWID, STRICT;

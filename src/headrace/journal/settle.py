@@ -174,15 +174,16 @@ def _close(db: Connection, sub: int, held: Held, seq: int, version: VersionInfo)
     found = db.row(db.queries.range_version, (sub, held.tp, seq))
     if found is None or found[0] != version.id:
         db.ex(db.queries.exception_put, (sub, held.tp, seq, version.id))
+    else:  # a redrive may come back to the range's version
+        db.ex(db.queries.exception_drop, (sub, held.tp, seq))
 
 
 def put_open(db: Connection, sub: int, held: Held, entry: Open) -> None:
     """Keep an offset open, in the journal and in mind."""
-    wait_us = max(0, entry.due_ns - db.clock.boot_ns()) // 1000
-    due_us = db.clock.wall_us() + wait_us if wait_us else 0
+    wait_us, now_us = max(0, entry.due_ns - db.clock.boot_ns()) // 1000, db.clock.wall_us()
     attempt: Attempt = entry.attempt
-    told = json.dumps(attempt.errors)
-    bindings = (attempt.number, attempt.crashes, attempt.generation, due_us, told)
+    tried = (attempt.number, attempt.crashes, attempt.generation)
+    bindings = (*tried, now_us + wait_us, now_us, json.dumps(attempt.errors))
     db.ex(db.queries.open_put, (sub, held.tp, entry.seq, entry.state.value, *bindings))
     held.add(entry)
 

@@ -238,6 +238,7 @@ class SqliteJournal:
 
         def work() -> int:
             db.ex(db.queries.worker_forget, (boot, now))
+            db.ex(db.queries.member_forget)
             return int(db.row(db.queries.worker_add, bindings)[0])
 
         return SqliteWorker(db, await db.write(work, tell=False), lease_ms)

@@ -69,7 +69,8 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
     wants = _wanted(full_name, parameters[1:], hints, model)
     emits, optional = _emitted(full_name, hints.get("return", _ABSENT))
     is_async = inspect.iscoroutinefunction(fn)
-    count = concurrency or (CONCURRENCY_DEFAULT if is_async else THREADS_DEFAULT)
+    default = CONCURRENCY_DEFAULT if is_async else THREADS_DEFAULT
+    count = default if concurrency is None else concurrency
     _check_numbers(full_name, count, deadline_ms, start, str(version))
     return Handler(
         name=full_name,
@@ -129,6 +130,9 @@ def _consumed(handler: str, parameters: list[inspect.Parameter], hints: dict[str
     if not parameters:
         raise errors.SignatureInvalid(handler=handler, problem="it has no parameter for the event")
     first = parameters[0]
+    if first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        problem = f"the first parameter {first.name!r} cannot be given by position"
+        raise errors.SignatureInvalid(handler=handler, problem=problem)
     kind = hints.get(first.name)
     if not (isinstance(kind, type) and issubclass(kind, Event)):
         found = "has no annotation" if kind is None else f"is annotated {kind!r}"
@@ -142,6 +146,9 @@ def _wanted(
 ) -> dict[str, str]:
     wants: dict[str, str] = {}
     for one in parameters:
+        if one.kind is one.POSITIONAL_ONLY:
+            problem = f"the parameter {one.name!r} cannot be given by name"
+            raise errors.SignatureInvalid(handler=handler, problem=problem)
         if one.name == "ctx" or hints.get(one.name) is Context:
             wants["ctx"] = one.name
         elif one.name == "model":

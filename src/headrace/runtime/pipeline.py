@@ -18,16 +18,14 @@ from functools import partial
 from typing import Any
 
 from headrace import errors
-from headrace.event.envelope import Head, Stamp
-from headrace.gate.admit import Admit, admit
-from headrace.gate.retry import crashed_out
-from headrace.ports import Batch, Journal, NoFaults, OpenState, Row, World
+from headrace.event.envelope import Head
+from headrace.ports import Batch, Journal, NoFaults, OpenState, Outcome, Row, World
+from headrace.runtime.admission import Admission
 from headrace.runtime.call import Caller, derive_all, each
 from headrace.runtime.flight import Flight, Line
 from headrace.runtime.gather import Gather
 from headrace.runtime.plan import Plan
 
-SPAN_BYTES = 8
 #: A line holds flight, row, head and span of each of its events.
 STRIDE = 4
 #: A plain handler that has not finished its line after this long gets company: further threads start.
@@ -69,15 +67,16 @@ class Pipeline:
         self._clock, self._chance = world.clock, world.chance
         # Two calls an event that do nothing would cost 2 %: outside of tests there are none.
         self._at_fault = None if isinstance(world.faults, NoFaults) else world.faults.at
-        self._known_types = known_types
         self._wake = wake
         self._concurrency = concurrency
         self._threads = threads
-        self._admitted: dict[int, Admit | errors.EventError] = {}
-        self._stamps: dict[int, Stamp] = {}
+        self._admission = Admission(journal, world.chance, known_types)
+        self._stamps = self._admission.stamps
         self._lines: deque[Line] = deque()
         #: Lines that are not at their end, by key: later events of the key join them.
         self._by_key: dict[str | None, Line] = {}
+        #: Keys of events that wait for a retry which is noted, but not committed yet.
+        self._held_keys: set[str] = set()
         self.slots: set[Slot] = set()
         #: Walkers that did not heed their deadline and still run.
         self.abandoned = 0
@@ -90,89 +89,28 @@ class Pipeline:
 
     async def start(self, plan: Plan, batch: Batch, gather: Gather | None) -> Flight:
         """Admit the events of a batch and let the walkers have them."""
-        flight = Flight(plan, batch, gather, self._chance.unit, left=len(batch.rows))
-        flight.started_ns = self._clock.boot_ns()
-        heads = self._heads(flight)
-        for number in {head.stamp for head in heads if head is not None} - self._admitted.keys():
-            await self._learn(plan, number)
-        self._lines.extend(self._lines_of(flight, heads))
+        flight = self.flight(plan, batch, gather)
+        heads = self._admission.heads(flight)
+        await self._admission.learn(plan, heads)
+        with self._lock:
+            self._lines.extend(self._admission.lines_of(flight, heads, self._by_key, self._held_keys))
         if self._lines:
             self._add_walkers(max(1, len(self.slots)))  # those that are there wait for something
         if not flight.left:
             self._wake()
         return flight
 
-    def _heads(self, flight: Flight) -> list[Head | None]:
-        """Return the envelopes of a batch; ``None`` for one that cannot be read, which is finished here."""
-        decode = self._journal.decode_head
-        rows = flight.batch.rows
-        try:
-            return [decode(row[5]) for row in rows]
-        except ValueError:
-            return [self._head(flight, row) for row in rows]
-
-    def _head(self, flight: Flight, row: Row) -> Head | None:
-        try:
-            return self._journal.decode_head(row[5])
-        except ValueError as fault:
-            flight.fail(row, None, errors.HeadCorrupt(str(fault), offset=row[0]), "")
-            return None
-
-    async def _learn(self, plan: Plan, number: int) -> None:
-        """Decide about a stamp that was not met before."""
-        stamp = await self._journal.stamp(number)
-        self._stamps[number] = stamp or Stamp("", "", 0)
-        wanted, topic = plan.handler.consumes.type, plan.topic.name
-        self._admitted[number] = admit(stamp, wanted, self._known_types, topic)
-
-    def _lines_of(self, flight: Flight, heads: list[Head | None]) -> list[Line]:
-        """Return the events that are to be run: one line per key, and one for each event without a key."""
-        admitted, rows = self._admitted, flight.batch.rows
-        drawn = self._chance.bytes(SPAN_BYTES * len(rows))
-        spans = [drawn[at : at + SPAN_BYTES] for at in range(0, len(drawn), SPAN_BYTES)]
-        lines: list[Line] = []
-        by_key = self._by_key
-        with self._lock:
-            for row, head, span in zip(rows, heads, spans, strict=True):
-                if head is None or (
-                    admitted[head.stamp] is not Admit.RUN and self._passed(flight, row, head)
-                ):
-                    continue
-                if flight.batch.attempts and self._crashed(flight, row, head):
-                    continue
-                key = head.key
-                line = None if key is None else by_key.get(key)
-                if line is not None:
-                    line += (flight, row, head, span)
-                    continue
-                lines.append(line := [flight, row, head, span])
-                if key is not None:
-                    by_key[key] = line
-        return lines
-
-    def _passed(self, flight: Flight, row: Row, head: Head) -> bool:
-        """Finish an event that is not for this handler, or not acceptable."""
-        verdict = self._admitted[head.stamp]
-        if isinstance(verdict, errors.EventError):
-            flight.fail(row, head, verdict, self._stamps[head.stamp].type)
-        else:
-            flight.outcome.done.append(row)
-            flight.left -= 1
-        return True
-
-    def _crashed(self, flight: Flight, row: Row, head: Head) -> bool:
-        """Finish an event that has taken the process with it too often."""
-        attempt = flight.attempt_of(row)
-        if not (attempt.crashes and crashed_out(attempt, flight.plan.handler.retry)):
-            return False
-        error = errors.HandlerCrashed(crashes=attempt.crashes, handler=flight.plan.handler.name)
-        flight.fail(row, head, error, self._stamps[head.stamp].type)
-        return True
+    def flight(self, plan: Plan, batch: Batch, gather: Gather | None) -> Flight:
+        """Return a batch as a flight that has not begun."""
+        flight = Flight(plan, batch, gather, self._chance.unit, left=len(batch.rows))
+        flight.started_ns = self._clock.boot_ns()
+        return flight
 
     # --- walkers ------------------------------------------------------------------------------
 
     def _add_walkers(self, count: int) -> None:
-        for _ in range(min(count, len(self._lines), self._concurrency - len(self.slots))):
+        count = min(count, len(self._lines), self._concurrency - len(self.slots))
+        for _ in range(count):
             slot = Slot()
             self.slots.add(slot)
             if self._threads is None:
@@ -183,7 +121,8 @@ class Pipeline:
                     self._threads, _drive, contextvars.copy_context(), self._walk(slot)
                 )
                 job.add_done_callback(partial(self._gone, slot))
-        if not self._ramping:
+        # At full concurrency nothing is to be added; `_gone` looks again.
+        if count > 0 and len(self.slots) < self._concurrency and not self._ramping:
             self._ramping = True
             self._ramp_later()
 
@@ -204,7 +143,7 @@ class Pipeline:
         self.abandoned -= slot.abandoned
         if not walk.cancelled() and (fault := walk.exception()):
             self._loop.call_exception_handler({"message": "a walker failed", "exception": fault})
-        if self._lines and not self.slots:
+        if self._lines:
             self._add_walkers(1)
 
     async def _walk(self, slot: Slot) -> None:  # noqa: C901, PLR0912 - the whole way in one place, on purpose
@@ -310,8 +249,10 @@ class Pipeline:
         else:
             self._loop.call_soon_threadsafe(self._wake)
 
-    def _block(self, line: Line, start: int) -> None:
-        """The rest of a line waits for the event before it; the lock is held."""
+    def _hold(self, line: Line, start: int, key: str | None) -> None:
+        """The rest of a line, and what may join it, waits for the event before it; the lock is held."""
+        if key is not None:
+            self._held_keys.add(key)
         for at in range(start, len(line), STRIDE):
             flight: Flight = line[at]
             flight.give_back(line[at + 1], OpenState.BLOCKED)
@@ -335,7 +276,7 @@ class Pipeline:
             if slot.abandoned:
                 return False
             if flight.fail(row, head, error, self._stamps[head.stamp].type):
-                self._block(slot.line, slot.at)
+                self._hold(slot.line, slot.at, head.key)
         if not flight.left:
             self._wake_loop()
         return True
@@ -355,7 +296,7 @@ class Pipeline:
             line, rest = slot.line, slot.at
             flight, row, head = line[rest - STRIDE], line[rest - STRIDE + 1], line[rest - STRIDE + 2]
             if flight.fail(row, head, error, self._stamps[head.stamp].type):
-                self._block(line, rest)
+                self._hold(line, rest, head.key)
         self._hand_on(line, rest, head.key)
         self.slots.discard(slot)
         self._wake()
@@ -364,6 +305,39 @@ class Pipeline:
     def hungry(self) -> bool:
         """Return whether more keys could be handled at the same time."""
         return not self._lines and len(self.slots) < self._concurrency
+
+    def collect(self, flight: Flight) -> tuple[Outcome, bool]:
+        """Return what a flight has come to so far, and whether that is all."""
+        with self._lock:
+            return flight.collect(), not flight.left
+
+    def restore(self, flight: Flight, outcome: Outcome) -> None:
+        """Take back an outcome that could not be committed."""
+        with self._lock:
+            flight.restore(outcome)
+
+    def settled(self, flight: Flight, outcome: Outcome) -> None:
+        """Note that an outcome is committed: from here on the journal itself holds back its keys."""
+        with self._lock:
+            flight.note_settled(outcome)
+            if self._held_keys:
+                decode = self._journal.decode_head
+                keys = {decode(one.row[5]).key for one in outcome.waiting if one.state is OpenState.RETRY}
+                self._held_keys -= keys
+
+    def give_back(self, flight: Flight) -> int:
+        """Note the unfinished events of a flight as returned; returns how many they are."""
+        with self._lock:
+            back = flight.unfinished()
+            for row in back:
+                flight.give_back(row, OpenState.RETURNED)
+            return len(back)
+
+    def bury(self, flight: Flight, row: Row, error: errors.HeadraceError) -> None:
+        """Make a dead letter of an event whose outcome the journal has refused for good."""
+        with self._lock:
+            flight.left += 1
+            flight.fail(row, None, error, "")
 
     def drop_lines(self) -> None:
         """Begin nothing more: the worker stops."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections import deque
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from headrace import errors
+from headrace.event.lineage import text_of
 from headrace.ports import (
     Batch,
     BatchReport,
@@ -14,14 +17,13 @@ from headrace.ports import (
     Consumer,
     DeadLetter,
     Observer,
-    OpenState,
     Outcome,
 )
 from headrace.runtime.deadline import DeadlineWatch
 from headrace.runtime.flight import Flight
 from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.serving import RELOAD_LOOK_MS, Versions
+from headrace.runtime.serving import RELOAD_LOOK_MS, Serving, Versions
 
 _log = logging.getLogger("headrace.worker")
 
@@ -39,27 +41,15 @@ IDLE_S = 1.0
 OUTAGE_S_MIN, OUTAGE_S_MAX = 0.05, 5.0
 
 
+@dataclass(slots=True)
 class Quiet:
     """Lets a suspect of a crash run with nothing else in the process.
 
-    Servers ask before they start a batch; a suspect waits until all batches of the process have landed.
+    While there are suspects no server takes anything new; a suspect starts once nothing is aloft.
     """
 
-    def __init__(self) -> None:
-        self.suspects = 0
-        self.aloft = 0
-        self._changed = asyncio.Event()
-
-    def landed(self, count: int) -> None:
-        """Note that batches have ended."""
-        self.aloft -= count
-        self._changed.set()
-
-    async def alone(self) -> None:
-        """Return when nothing is in flight."""
-        while self.aloft:
-            self._changed.clear()
-            await self._changed.wait()
+    suspects: int = 0
+    aloft: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +80,7 @@ class Server:
         self._concurrency = handler.concurrency
         self._deadline = DeadlineWatch(pipeline, clock, handler.deadline_ms)
         self._flights: list[Flight] = []
+        self._claimed: deque[tuple[Batch, Serving]] = deque()
         self._window = CLAIM_MAX
         self._stopping = False
         self._found = False  # did the last look find events?
@@ -134,18 +125,20 @@ class Server:
         """Do what can be done now; returns whether anything was."""
         await self._keep_house()
         crowded = 2 * self._aloft() > self._window
-        progressed = False
+        progressed = await self._launch()
         if not crowded or self._every("settle", SETTLE_AFTER_MS):
-            progressed = await self._land_ripe()
+            progressed |= await self._land_ripe()
         # With much in flight a transaction for each small batch would leave no time for handlers; with
         # little in flight nothing waits.
         pause_ms = HUNGRY_MS if self.pipeline.hungry() else SETTLE_AFTER_MS
         if self._may_take() and (not crowded or self._every("take", pause_ms)):
             progressed |= await self._take()
+        progressed |= await self._launch()
         return progressed
 
     def _may_take(self) -> bool:
-        return self._room() > 0 and not self._quiet.suspects and self.versions.serving is not None
+        free = not (self._claimed or self._quiet.suspects)
+        return free and self.versions.serving is not None and self._room() > 0
 
     def _every(self, what: str, every_ms: float) -> bool:
         """Return ``True`` when the time since the last ``True`` is long enough."""
@@ -160,7 +153,7 @@ class Server:
 
     def idle(self) -> bool:
         """Return whether nothing is in flight."""
-        return not self._flights
+        return not (self._flights or self._claimed)
 
     async def _keep_house(self) -> None:
         if self._is_due("balance", self._balance_s):
@@ -186,13 +179,13 @@ class Server:
 
     async def _hand_back_all(self) -> None:
         """Nobody here can run the active version: let others have the partitions."""
-        if self.consumer.held() and not self._flights:
+        if self.consumer.held() and self.idle():
             await self.consumer.release()
 
     def _patience_s(self) -> float:
         now = self._clock.boot_ns()
         patience = min(IDLE_S, max(0.001, (min(self._due.values(), default=now) - now) / 1e9))
-        if self._flights:
+        if self._flights or self._claimed:
             patience = min(patience, SETTLE_AFTER_MS / 1000)
         if self._flights and self.pipeline.hungry():
             patience = min(patience, HUNGRY_MS / 1000) if self._found else patience
@@ -220,40 +213,27 @@ class Server:
         self._found = batch is not None
         if batch is None:
             return False
-        if batch.alone:
-            await self._fly_alone(batch)
-        else:
-            await self._fly(batch)
+        self._note_claimed(batch, serving)
         return True
 
-    async def _fly(self, batch: Batch) -> Flight:
-        serving = self.versions.serving
-        assert serving is not None
+    def _note_claimed(self, batch: Batch, serving: Serving) -> None:
+        """Keep a claimed batch until it can start: nothing that fails in between may forget it."""
         assert serving.plan.version.id == batch.version.id, "a claim pins the version that is served"
-        flight = await self.pipeline.start(serving.plan, batch, serving.gather)
-        self._flights.append(flight)
-        self._quiet.aloft += 1
-        return flight
+        self._claimed.append((batch, serving))
+        self._quiet.suspects += batch.alone
 
-    async def _fly_alone(self, batch: Batch) -> None:
-        """Run a suspect when everything else in the process has landed."""
-        self._quiet.suspects += 1
-        try:
-            while self._flights:
-                await self._land_ripe()
-                if self._flights:
-                    await self.consumer.wait(SETTLE_AFTER_MS / 1000)
-                    self._deadline.look()
-            await self._quiet.alone()
-            flight = await self._fly(batch)
-            while flight in self._flights:
-                if self._ripe(flight):
-                    await self._land(flight)
-                    continue
-                await self.consumer.wait(self._deadline.interval_s)
-                self._deadline.look()
-        finally:
-            self._quiet.suspects -= 1
+    async def _launch(self) -> bool:
+        """Start what is claimed; a suspect of a crash only when nothing else of the process is in flight."""
+        launched = False
+        while self._claimed:
+            batch, serving = self._claimed[0]
+            if batch.alone and self._quiet.aloft:
+                break
+            self._flights.append(await self.pipeline.start(serving.plan, batch, serving.gather))
+            self._quiet.aloft += 1
+            self._claimed.popleft()
+            launched = True
+        return launched
 
     # --- settle -------------------------------------------------------------------------------
 
@@ -274,30 +254,27 @@ class Server:
 
     async def _land(self, flight: Flight) -> None:
         """Commit what a flight has come to, and claim the next batch in the same transaction."""
-        outcome = flight.collect()
-        complete = not flight.left
+        outcome, complete = self.pipeline.collect(flight)
         self._adapt(flight, complete=complete)
-        limit = self._room() if not (self._quiet.suspects or self._stopping) else 0
+        limit = self._room() if not (self._quiet.suspects or self._stopping or self._claimed) else 0
         try:
             settled = await self.consumer.settle(flight.batch, outcome, limit=limit)
         except errors.JournalError:
-            flight.restore(outcome)
+            self.pipeline.restore(flight, outcome)
             raise
-        flight.note_settled(outcome)
+        if settled.next is not None:
+            self._note_claimed(settled.next, Serving(flight.plan, flight.gather))
+        self.pipeline.settled(flight, outcome)
         if settled.conflicts:
             self._bury_conflicts(flight, outcome, settled.conflicts)
         elif complete:
-            self._flights.remove(flight)
-            self._quiet.landed(1)
-        self._report(flight, outcome, settled.stale | settled.conflicts)
-        if settled.next is not None:
-            await self._follow_up(settled.next)
+            self._end(flight)
+        self._report(flight, outcome, settled.stale | settled.conflicts.keys())
 
-    async def _follow_up(self, batch: Batch) -> None:
-        if batch.alone:
-            await self._fly_alone(batch)
-        else:
-            await self._fly(batch)
+    def _end(self, flight: Flight) -> None:
+        self._flights.remove(flight)
+        self._quiet.aloft -= 1
+        self._quiet.suspects -= flight.batch.alone
 
     def _adapt(self, flight: Flight, *, complete: bool) -> None:
         """Claim much where batches end in time, no more than what can run where they do not."""
@@ -307,16 +284,15 @@ class Server:
         else:
             self._window = max(min(2 * self._concurrency, CLAIM_MAX), self._window // 2)
 
-    def _bury_conflicts(self, flight: Flight, outcome: Outcome, causes: frozenset[int]) -> None:
+    def _bury_conflicts(self, flight: Flight, outcome: Outcome, conflicts: Mapping[int, bytes]) -> None:
         """Events whose derived ids are taken: dead letters instead of what they came to."""
         for row in outcome.done:
-            if row[0] in causes:
-                error = errors.DerivedConflict(handler=self.name, event_id=row[2].hex())
-                flight.left += 1
-                flight.fail(row, None, error, "")
+            if row[0] in conflicts:
+                taken = text_of(conflicts[row[0]])
+                self.pipeline.bury(flight, row, errors.DerivedConflict(handler=self.name, event_id=taken))
 
-    def _report(self, flight: Flight, outcome: Outcome, dropped: frozenset[int]) -> None:
-        self.finished += len(outcome.done) + len(outcome.dead)
+    def _report(self, flight: Flight, outcome: Outcome, dropped: AbstractSet[int]) -> None:
+        self.finished += len(outcome.offsets() - dropped) - len(outcome.waiting)
         self._log_dead(outcome.dead)
         if self._observer is None:
             return
@@ -349,16 +325,16 @@ class Server:
         while self._flights and self.pipeline.slots and self._clock.boot_ns() < deadline:
             await self.consumer.wait(0.01)
         await self.pipeline.cancel()
+        for batch, serving in self._claimed:  # claimed, but not begun
+            self._flights.append(self.pipeline.flight(serving.plan, batch, serving.gather))
+            self._quiet.aloft += 1
+        self._claimed.clear()
         for flight in list(self._flights):
-            back = flight.unfinished()
-            for row in back:
-                flight.give_back(row, OpenState.RETURNED)
-            self.handed_back += len(back)
-            outcome = flight.collect()
-            await self.consumer.settle(flight.batch, outcome)
-            self._report(flight, outcome, frozenset())
-            self._quiet.landed(1)
-        self._flights.clear()
+            self.handed_back += self.pipeline.give_back(flight)
+            outcome, _ = self.pipeline.collect(flight)
+            settled = await self.consumer.settle(flight.batch, outcome)
+            self._report(flight, outcome, settled.stale | settled.conflicts.keys())
+            self._end(flight)
         await self.consumer.release()
         self.versions.close()
         return self.handed_back
