@@ -139,6 +139,8 @@ class Worker:
             grace_s = self._settings.stop_grace_ms / 1000
             for server in self.servers:
                 handed_back += await server.finish(grace_s)
+            if self._keeper is not None:
+                self._keeper.stop()  # before leaving: a renewal under way would find itself struck off
             if self._lease is not None:
                 await self._lease.leave()
         except errors.JournalError as fault:
