@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import functools
+import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import pack
-from typing import Any
+from typing import Any, ClassVar
 from zlib import crc32
 
 import numpy as np
@@ -36,6 +37,13 @@ DTYPES = {
 }
 
 
+class Part:
+    """An encoder or decoder of the library: what it is and how it is set, for the digest of a model."""
+
+    id: ClassVar[str]
+    parameters: Mapping[str, object]
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One input or output of a model: its name, its type, its shape (``None`` where any size fits)."""
@@ -49,21 +57,32 @@ class Slot:
         """Does the first axis take any number of rows?"""
         return bool(self.shape) and self.shape[0] is None
 
+    @property
+    def is_tensor(self) -> bool:
+        """Has numpy the type?"""
+        return self.kind in DTYPES
+
+    @property
+    def sizes(self) -> list[int]:
+        """The smallest shape that fits."""
+        return [1 if size is None else size for size in self.shape]
+
     def zeros(self) -> Array:
-        """Return the smallest tensor that has the declared shape."""
-        empty = "" if self.kind == "tensor(string)" else 0
-        return np.full([size or 1 for size in self.shape], empty, DTYPES[self.kind])
+        """Return a tensor of the smallest shape, without content."""
+        return np.full(self.sizes, "" if self.kind == "tensor(string)" else 0, DTYPES[self.kind])
 
 
 # --- text ---------------------------------------------------------------------------------------
 
 TEXT_CHARS_MAX = 2_000  # what a message is about stands at its beginning; bounds the work for one text
+BUCKETS_MAX = 2**20  # larger tables are slower than they are better; bounds what a file can make us allocate
+FEATURES_MAX = 4_096  # of one text; TEXT_CHARS_MAX gives about as many
 WORD_BYTES_CACHED_MAX = 32  # longer words are rare: keeping them would cost more than it saves
 WORDS_CACHED_MAX = 8_192  # the active vocabulary of a language; about 2 MB
 
 # One pass over the bytes of a text: capitals become small, what is neither letter nor digit a space. Bytes of
 # other scripts stay. Apostrophes go without a space, so that "what's" and "whats" are one word.
-_PLAIN = bytes(ord(chr(c).lower()) if chr(c).isalnum() or c > 127 else 32 for c in range(256))  # noqa: PLR2004
+_PLAIN = bytes(b if b > 127 else ord(chr(b).lower()) if chr(b).isalnum() else 32 for b in range(256))  # noqa: PLR2004
 _QUOTES = dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'")
 _FIRST, _LAST = b" < ", b" > "  # stand where the neighbour of the outer words would; no word holds them
 
@@ -77,8 +96,8 @@ def split_words(text: str) -> list[bytes]:
     return text.encode("utf-8", "replace").translate(_PLAIN, b"'").split()
 
 
-class HashedNGrams:
-    """Text as the hashes of its words, pairs of words, and character trigrams within words.
+class HashedNGrams(Part):
+    """Text as the hashes of its words, pairs of words, and the trigrams of bytes within words.
 
     A row holds bucket numbers from 1 and is padded with 0. The hash is crc32 of UTF-8, so any process on
     any platform counts alike. Features beyond ``features_max`` are left out, from the end of the text.
@@ -87,12 +106,19 @@ class HashedNGrams:
     id = "hashed-ngrams/1"
 
     def __init__(self, *, buckets: int, features_max: int, slot: str = "features", model: str = "") -> None:
+        for name, value, most in (
+            ("buckets", buckets, BUCKETS_MAX),
+            ("features_max", features_max, FEATURES_MAX),
+        ):
+            if type(value) is not int or not 1 < value <= most:
+                raise ValueError(f"{name} must be a number from 2 to {most}")
         self.parameters = {"buckets": buckets, "features_max": features_max}
         self._slot = slot
         self._model = model
         self._span = buckets - 1
         self._row_bytes_max = 4 * features_max
         self._cache: dict[bytes, bytes] = {}
+        self._packed = [pack("<i", number) for number in range(buckets)]
 
     def __call__(self, inputs: Sequence[object]) -> dict[str, Array]:
         """Return the rows of some texts, as wide as the longest needs."""
@@ -107,20 +133,21 @@ class HashedNGrams:
         return value
 
     def _row(self, text: str) -> bytes:
-        cached, span = self._cache.get, self._span
+        cached, packed, span = self._cache.get, self._packed, self._span
         parts: list[bytes] = []
         before = crc32(_FIRST)
         for word in split_words(text):
             spaced = b" %b " % word
-            parts.append(pack("<i", 1 + crc32(spaced, before) % span))
+            parts.append(packed[1 + crc32(spaced, before) % span])
             parts.append(cached(word) or self._word(word, spaced))
             before = crc32(spaced)
-        parts.append(pack("<i", 1 + crc32(_LAST, before) % span))
-        return b"".join(parts)[: self._row_bytes_max]
+        parts.append(packed[1 + crc32(_LAST, before) % span])
+        # Each word and each pair once: to say a thing a hundred times does not make it clearer.
+        return b"".join(dict.fromkeys(parts))[: self._row_bytes_max]
 
     def _word(self, word: bytes, spaced: bytes) -> bytes:
-        grams = [spaced, *(spaced[i : i + 3] for i in range(len(spaced) - 2))][: self._row_bytes_max // 4]
-        block = b"".join([pack("<i", 1 + crc32(gram) % self._span) for gram in grams])
+        grams = dict.fromkeys([spaced, *(spaced[i : i + 3] for i in range(len(spaced) - 2))])
+        block = b"".join([self._packed[1 + crc32(gram) % self._span] for gram in grams])
         if len(word) <= WORD_BYTES_CACHED_MAX:
             if len(self._cache) >= WORDS_CACHED_MAX:
                 self._cache.clear()
@@ -131,13 +158,17 @@ class HashedNGrams:
 # --- numbers ------------------------------------------------------------------------------------
 
 
-class Tensor:
+#: Kinds of numbers that a type can take without a change of meaning; the range is looked at value by value.
+_KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "b"}
+
+
+class Tensor(Part):
     """Numbers, lists and arrays, stacked along the first axis to the type and shape of one input."""
 
     id = "tensor/1"
 
     def __init__(self, slot: Slot, model: str) -> None:
-        self.parameters: dict[str, object] = {}
+        self.parameters = {}
         self._slot = slot
         self._model = model
         self._dtype = np.dtype(DTYPES[slot.kind])
@@ -152,16 +183,22 @@ class Tensor:
         return {self._slot.name: np.stack(rows)}
 
     def _value(self, value: object) -> Array:
-        raw = np.asarray(value, self._dtype) if self._dtype.hasobject else self._number(value)
+        raw = self._strings(value) if self._dtype.hasobject else self._number(value)
         wanted = self._slot.shape[1:] if self._slot.batched else self._slot.shape
         return self._shaped(raw, wanted)
+
+    def _strings(self, value: object) -> Array:
+        raw = np.asarray(value, self._dtype)
+        if not all(isinstance(item, str) for item in raw.flat):
+            raise self._refused("it takes text")
+        return raw
 
     def _number(self, value: object) -> Array:
         try:
             raw = np.asarray(value)
         except ValueError as error:
             raise self._refused(str(error)) from None
-        if not np.can_cast(raw.dtype, self._dtype, "same_kind"):
+        if raw.dtype.kind not in _KINDS[self._dtype.kind]:
             raise self._refused(f"{raw.dtype} is no {self._dtype}")
         with np.errstate(over="ignore"):
             cast = raw.astype(self._dtype)
@@ -177,8 +214,8 @@ class Tensor:
         ):
             return raw
         # A bare number for an axis of one, a flat list for a fixed shape: there is one way to read them.
-        sizes = [size or 1 for size in wanted]
-        if raw.size == np.prod(sizes, dtype=np.int64):
+        sizes = [1 if size is None else size for size in wanted]
+        if raw.size == math.prod(sizes):
             return raw.reshape(sizes)
         raise self._refused(f"its shape is {raw.shape}, the model takes {wanted}")
 
@@ -189,12 +226,16 @@ class Tensor:
 def identity(part: object) -> dict[str, object]:
     """Return what stands for an encoder or decoder in the digest of a model.
 
-    A part of the library has an ``id`` and ``parameters``. Of a user's function it is module, qualified name
-    and the attribute ``version``, if there is one: raise that when the function changes its answers.
+    Of a user's function it is module, qualified name and the attribute ``version``, if there is one: change
+    that when the function changes its answers.
     """
-    if isinstance(part, HashedNGrams | Tensor):
+    if isinstance(part, Part):
         return {"id": part.id, "parameters": part.parameters}
+    while isinstance(part, functools.partial):
+        part = part.func
     kind: Any = part if hasattr(part, "__qualname__") else type(part)
-    named = {"module": kind.__module__, "name": kind.__qualname__}
-    version = getattr(part, "version", None)
-    return named if version is None else {**named, "version": json.loads(json.dumps(version, default=str))}
+    return {
+        "module": kind.__module__,
+        "name": kind.__qualname__,
+        "version": str(getattr(part, "version", "")),
+    }

@@ -1,0 +1,1 @@
+"""The packaged example: customer support, a small intent model, and messages to route."""
