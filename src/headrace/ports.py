@@ -28,7 +28,11 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait; other tasks go on."""
+        ...
+
+    def nap(self, seconds: float) -> None:
+        """Block this thread for less than a turn of the event loop costs."""
         ...
 
 

@@ -62,6 +62,10 @@ class ManualClock:
         self.advance(seconds)
         await asyncio.sleep(0)
 
+    def nap(self, seconds: float) -> None:
+        """Move the time on."""
+        self.advance(seconds)
+
     def advance(self, seconds: float) -> None:
         """Move both clocks on."""
         self._boot_ns += int(seconds * 1e9)

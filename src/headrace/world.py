@@ -25,6 +25,10 @@ class SystemClock:
         """Return a name of this boot, the same for every process of the machine."""
         return _boot_id()
 
+    def nap(self, seconds: float) -> None:
+        """Block this thread for a moment."""
+        time.sleep(seconds)
+
     async def sleep(self, seconds: float) -> None:
         """Wait on the running event loop."""
         await asyncio.sleep(seconds)

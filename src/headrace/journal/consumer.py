@@ -46,9 +46,9 @@ class SqliteConsumer:
 
     async def balance(self) -> int:
         """Take free and expired partitions up to the fair share, mark surplus as leaving."""
-        if not self._joined:
-            await self._db.write(self._join, tell=False)
-            self._joined = True
+        if self._db.row(self._queries.member_known, (self._sub, self._worker)) is None:
+            await self._db.write(self._join, tell=False)  # new, or forgotten after a long stop
+        self._joined = True
         forgotten = self._drop_lost()
         self._see_redriven()
         quota = self._quota()
@@ -155,7 +155,9 @@ class SqliteConsumer:
         return len(self._parts)
 
     async def release(self) -> int:
-        """Hand back every partition and leave the subscription."""
+        """Hand back every partition and leave the subscription; harmless when that is done."""
+        if not self._joined:
+            return 0
         freed = await self._give_back(list(self._parts.values()))
         await self._db.write(
             lambda: self._db.ex(self._queries.member_remove, (self._sub, self._worker)), tell=False
@@ -168,7 +170,9 @@ class SqliteConsumer:
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
         """Claim the events whose retry is due, else new ones."""
         if not self._anything():
-            return None
+            self._see_redriven()
+            if not self._anything():
+                return None
         batch = await self._transact(lambda: self._claim(limit, version), durable=False, tell=False)
         self._db.faults.at("claim.committed")
         return batch

@@ -117,8 +117,9 @@ INSERT INTO position (sub, tp, start, high, claimed_after) VALUES (?1, ?2, ?3, ?
 -- Make a process known as a worker.
 INSERT INTO worker (pid, boot, lease_until_ns, lease_ms, started_us) VALUES (?, ?, ?, ?, ?) RETURNING id;
 -- name: worker_renew
--- Renew a lease, whether it has run out or not: what was lost meanwhile is told by the epochs.
-UPDATE worker SET lease_until_ns = ? WHERE id = ? AND left_us IS NULL RETURNING id;
+-- Renew a lease, also one that ran out and was forgotten: what was lost meanwhile is told by the epochs.
+INSERT INTO worker (id, pid, boot, lease_until_ns, lease_ms, started_us) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT DO UPDATE SET lease_until_ns = excluded.lease_until_ns WHERE left_us IS NULL RETURNING id;
 -- name: worker_leave
 -- Note that a worker has stopped.
 UPDATE worker SET left_us = ?, lease_until_ns = 0 WHERE id = ?;
@@ -135,6 +136,9 @@ INSERT INTO member (sub, worker) VALUES (?, ?) ON CONFLICT DO NOTHING;
 -- name: member_remove
 -- Note that a worker no longer serves a subscription.
 DELETE FROM member WHERE sub = ? AND worker = ?;
+-- name: member_known
+-- Whether a worker still counts as serving a subscription.
+SELECT 1 FROM member WHERE sub = ? AND worker = ?;
 -- name: members_alive
 -- How many live workers serve a subscription.
 SELECT count(*) FROM member JOIN worker ON worker.id = member.worker
@@ -258,4 +262,4 @@ VALUES (?, ?, ?, 'redriven', 0, 0, ?, 0, '[]');
 UPDATE position SET dead = dead - 1 WHERE sub = ? AND tp = ?;
 -- name: dead_fate
 -- Say what was decided about a dead letter.
-UPDATE dead SET fate = ? WHERE id = ? AND fate IS NULL RETURNING id;
+UPDATE dead SET fate = ? WHERE id = ?;

@@ -268,8 +268,10 @@ class SqliteWorker:
                 self._own.set_busy_timeout(max(1, self.lease_ms // 4))
                 self._own.execute("PRAGMA synchronous=NORMAL")
                 self._own.execute("PRAGMA wal_autocheckpoint=0")
-            until = self._db.clock.boot_ns() + self.lease_ms * 1_000_000
-            return bool(self._own.execute(self._renew_sql, (until, self.id)).fetchall())
+            clock = self._db.clock
+            until = clock.boot_ns() + self.lease_ms * 1_000_000
+            bindings = (self.id, os.getpid(), clock.boot_id(), until, self.lease_ms, clock.wall_us())
+            return bool(self._own.execute(self._renew_sql, bindings).fetchall())
 
     async def leave(self) -> None:
         """Note that this worker has stopped."""

@@ -34,6 +34,8 @@ class Flight:
     left: int = 0
     outcome: Outcome = field(default_factory=Outcome)
     started_ns: int = 0
+    #: Was there a first settlement?
+    landed: bool = False
     #: Offsets that earlier, partial outcomes have named.
     settled: set[int] = field(default_factory=set[int])
 

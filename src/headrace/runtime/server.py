@@ -179,7 +179,7 @@ class Server:
 
     async def _hand_back_all(self) -> None:
         """Nobody here can run the active version: let others have the partitions."""
-        if self.consumer.held() and self.idle():
+        if self.idle():
             await self.consumer.release()
 
     def _patience_s(self) -> float:
@@ -241,8 +241,8 @@ class Server:
         """Commit what is ready, oldest batch first: of two events of a key the later is never the first."""
         flights = list(self._flights)
         ripe = [at for at, flight in enumerate(flights) if self._ripe(flight)]
-        for flight in flights[: ripe[-1] + 1] if ripe else []:
-            if flight.finished() or not flight.left:
+        for at, flight in enumerate(flights[: ripe[-1] + 1] if ripe else []):
+            if at in ripe or flight.finished():
                 await self._land(flight)
         return bool(ripe)
 
@@ -250,7 +250,8 @@ class Server:
         if not flight.left:
             return True
         age_ms = (self._clock.boot_ns() - flight.started_ns) / 1e6
-        return flight.finished() > 0 and age_ms >= SETTLE_AFTER_MS
+        # A first settlement also frees the partitions of slow events for events of other keys.
+        return age_ms >= SETTLE_AFTER_MS and (flight.finished() > 0 or not flight.landed)
 
     async def _land(self, flight: Flight) -> None:
         """Commit what a flight has come to, and claim the next batch in the same transaction."""
@@ -264,6 +265,7 @@ class Server:
             raise
         if settled.next is not None:
             self._note_claimed(settled.next, Serving(flight.plan, flight.gather))
+        flight.landed = True
         self.pipeline.settled(flight, outcome)
         if settled.conflicts:
             self._bury_conflicts(flight, outcome, settled.conflicts)

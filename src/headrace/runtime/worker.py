@@ -140,7 +140,7 @@ class Worker:
             for server in self.servers:
                 handed_back += await server.finish(grace_s)
             if self._keeper is not None:
-                self._keeper.stop()  # before leaving: a renewal under way would find itself struck off
+                self._keeper.stop()  # before the lease's own connection is closed
             if self._lease is not None:
                 await self._lease.leave()
         except errors.JournalError as fault:
