@@ -6,8 +6,8 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 LABELS_MAX = 100_000  # more classes than the largest public classifiers have
 LIBRARIES_MAX = 16  # of custom operators
@@ -21,15 +21,14 @@ class Unfit(ValueError):
     """A value cannot be used; the text says why and names the key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """What is known of a model besides its graph; ``None`` where nobody said anything."""
 
     version: str | None = None
     labels: tuple[str, ...] | None = None
     temperature: float = 1.0
     encoder: str | None = None
-    encoder_parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    encoder_parameters: Mapping[str, Any] = MappingProxyType({})
     #: Libraries of custom operators, beside the model.
     custom_ops: tuple[str, ...] = ()
 

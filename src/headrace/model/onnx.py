@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.errors import (
@@ -49,17 +47,13 @@ _NOWHERE = "/dev/null/"
 # --- the recipe ---------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class OnnxModel(Recipe):
     """How to load an ONNX file; `Model.onnx` tells what each part means.
 
     It holds no session, so it can be pickled and survives a fork.
     """
 
-    #: The names of the files beside the model, by the stamp of the model that names them (one entry).
-    _beside: dict[Stamp, list[str]] = field(
-        default_factory=dict[Stamp, list[str]], init=False, repr=False, compare=False
-    )
+    __slots__ = ()
 
     def fingerprint(self) -> tuple[Stamp, ...]:
         """Return what changes when the file, what it refers to, or a link to them changes."""
@@ -96,8 +90,7 @@ class OnnxModel(Recipe):
 
     def _told(self, about: About) -> Told:
         told = metadata.read_told(about.properties)
-        return dataclasses.replace(
-            told,
+        return told._replace(
             version=told.version if self.version is None else self.version,
             labels=told.labels if self.labels is None else self.labels,
             temperature=told.temperature if self.temperature is None else float(self.temperature),

@@ -6,13 +6,14 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, cast
 
 from headrace.errors import ModelLive, ModelMissing, SettingInvalid
 from headrace.model import metadata
 from headrace.model.metadata import Unfit
+from headrace.model.weights import Stamp
 
 BATCH_MAX = 1_024  # inputs at once; beyond it latency grows and throughput does not
 BATCH_WAIT_MS_MAX = 10_000.0  # a batch that waits longer is a job for a scheduler
@@ -22,7 +23,7 @@ Encode = Callable[[list[Any]], Mapping[str, Any]]
 Decode = Callable[[list[Any]], Sequence[object]]
 
 
-@dataclass(slots=True)  # not frozen: the port has plain attributes
+@dataclass(slots=True, eq=False)  # not frozen: the port has plain attributes
 class Recipe:
     """The parts of a declaration; `Model.onnx` tells what each means."""
 
@@ -39,6 +40,8 @@ class Recipe:
     allow_custom_ops: bool
     threads: int | None
     workers: int = 1
+    #: The names of the files beside the model, by the stamp of the model that names them (one entry).
+    _beside: dict[Stamp, list[str]] = field(default_factory=dict[Stamp, list[str]], init=False, repr=False)
 
     def __post_init__(self) -> None:
         try:

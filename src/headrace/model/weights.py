@@ -6,8 +6,8 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from headrace.errors import ModelCorrupt, ModelError, ModelMismatch, ModelMissing, ModelPathRefused
 from headrace.model.onnxfile import About, Malformed, inspect
@@ -24,8 +24,7 @@ _ADDRESS_TAG = "_ORT_MEM_ADDR_"
 Stamp = tuple[str, int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(NamedTuple):
     """A model as it was on disk at one moment."""
 
     model: bytes
