@@ -6,21 +6,23 @@ import asyncio
 import json
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import TypeVar
 
 import apsw
 
 from headrace import errors
-from headrace.journal.connection import Connection
+from headrace.journal.connection import Connection, mapped
 from headrace.journal.held import Held, Open
+from headrace.journal.scan import Found, Scan
 from headrace.journal.settle import Token, key_of, put_open, without, write_outcome
 from headrace.journal.versions import Versions
 from headrace.ports import Attempt, Batch, OpenState, Outcome, Row, Settled, Subscription, VersionInfo
 
 T = TypeVar("T")
 
-#: Open offsets of one partition; beyond it the partition takes no new events until some are closed.
-OPEN_MAX = 1_000
+#: Offsets of other partitions that a successor may have to read again.
+SKIP_STORED = 10_000
 #: How soon to look again at what is due but was not taken.
 DUE_LOOK_S = 0.005
 
@@ -36,7 +38,7 @@ class SqliteConsumer:
         self._sub = subscription.id
         self._subscription = subscription
         self._parts: dict[int, Held] = {}
-        self._turn = 0
+        self._scan = Scan(db, subscription.topic.id, subscription.topic.partitions)
         self._woken = asyncio.Event()
         self._wakers = wakers
         wakers.add(self._woken)
@@ -106,7 +108,7 @@ class SqliteConsumer:
         self._db.ex(self._queries.open_recover_running, (self._sub, tp))
         self._db.ex(self._queries.position_recover, (self._sub, tp))
         self._db.faults.at("balance.taken")
-        held = Held(tp, epoch, high, version)
+        held = Held(tp, epoch, high, version, high)
         for entry in self._load_open(tp):
             held.add(entry)
         return held
@@ -169,28 +171,29 @@ class SqliteConsumer:
 
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
         """Claim the events whose retry is due, else new ones."""
-        if not self._anything():
-            self._see_redriven()
-            if not self._anything():
-                return None
-        batch = await self._transact(lambda: self._claim(limit, version), durable=False, tell=False)
+        found = None
+        if not self._anything_due():
+            # What is read here stays true: events do not change, and nobody else takes from our partitions.
+            found = self._look(limit)
+            if not any(one.rows for one in found.values()):
+                self._see_redriven()
+                if not self._anything_due():
+                    return None
+        claim = partial(self._claim, limit, version, found)
+        batch = await self._transact(claim, durable=False, tell=False)
         self._db.faults.at("claim.committed")
         return batch
 
-    def _anything(self) -> bool:
-        """Look, without the write lock, whether a claim would find something."""
+    def _anything_due(self) -> bool:
         now = self._db.clock.boot_ns()
-        for held in self._parts.values():
-            if held.waiting and held.due(now, 1):
-                return True
-            if self._may_claim(held) and self._db.row(self._queries.claim_rows, (held.tp, held.high, 1)):
-                return True
-        return False
+        return any(held.waiting and held.due(now, 1) for held in self._parts.values())
 
-    def _may_claim(self, held: Held) -> bool:
-        return not held.unsettled and not held.leaving and len(held.open) < OPEN_MAX
+    def _look(self, limit: int) -> dict[int, Found]:
+        """Return the next events, without the write lock."""
+        with mapped(self._db.path):
+            return self._scan.look(self._parts, limit)
 
-    def _claim(self, limit: int, version: VersionInfo) -> Batch | None:
+    def _claim(self, limit: int, version: VersionInfo, found: dict[int, Found] | None = None) -> Batch | None:
         """Inside a transaction: pin the version, then claim."""
         self._db.faults.at("claim.begin")
         active = self._db.row(self._queries.active, (self._sub,))[0]
@@ -200,7 +203,7 @@ class SqliteConsumer:
                 version=version.name,
                 active=Versions(self._db).info(active).name,
             )
-        batch = self._claim_due(limit, version) or self._claim_new(limit, version)
+        batch = self._claim_due(limit, version) or self._claim_new(limit, version, found)
         self._db.faults.at("claim.written")
         return batch
 
@@ -239,42 +242,35 @@ class SqliteConsumer:
             rows.append(row)
             attempts[entry.seq] = attempt
 
-    def _claim_new(self, limit: int, version: VersionInfo) -> Batch | None:
-        """Claim new events, an equal share of each partition first: many keys, and nobody waits long."""
-        parts = list(self._parts.values())
-        # Who is looked at first moves on, so that a full batch does not always come from the same few.
-        self._turn = (self._turn + 1) % max(1, len(parts))
-        ready = [held for held in parts[self._turn :] + parts[: self._turn] if self._may_claim(held)]
-        if not ready:
-            return None
-        share = -(-limit // len(ready))
-        found: dict[int, list[Row]] = {}
-        left = limit
-        for held in ready:
-            found[held.tp] = self._next_rows(held, held.high, min(share, left))
-            left -= len(found[held.tp])
-        for held in ready:
-            had = found[held.tp]
-            if left and len(had) == share:
-                had += self._next_rows(held, had[-1][0], min(left, OPEN_MAX - len(held.open) - share))
-                left -= len(had) - share
+    def _claim_new(self, limit: int, version: VersionInfo, found: dict[int, Found] | None) -> Batch | None:
+        if found is None:
+            found = self._scan.look(self._parts, limit)
         rows: list[Row] = []
-        claimed = [held for held in ready if self._claim_range(held, found[held.tp], rows, version)]
-        if not claimed:
+        epochs: dict[int, int] = {}
+        for tp, (events, upto) in found.items():
+            held = self._parts[tp]
+            if not events:
+                self._skip(held, upto)
+            elif self._claim_range(held, events, upto, rows, version):
+                epochs[tp] = held.epoch
+        if not epochs:
             return None
-        epochs = {held.tp: held.epoch for held in claimed}
+        rows.sort(key=itemgetter(0))  # in commit order over the partitions
         return Batch(self._sub, version, rows, token=Token(epochs, fresh=True, left={}))
 
-    def _next_rows(self, held: Held, after: int, limit: int) -> list[Row]:
-        room = min(limit, OPEN_MAX - len(held.open))
-        return self._db.rows(self._queries.claim_rows, (held.tp, after, room)) if room > 0 else []
+    def _skip(self, held: Held, upto: int) -> None:
+        """Move the position of a partition without new events; written down only now and then."""
+        held.high = upto
+        if upto - held.stored > SKIP_STORED:
+            bindings = (upto, self._sub, held.tp, self._worker, held.epoch)
+            self._db.ex(self._queries.position_skip, bindings)
+            held.stored = upto
 
-    def _claim_range(self, held: Held, found: list[Row], rows: list[Row], version: VersionInfo) -> bool:
+    def _claim_range(
+        self, held: Held, found: list[Row], upto: int, rows: list[Row], version: VersionInfo
+    ) -> bool:
         """Move the position over the rows; those whose key is taken stay open, the others are to be run."""
-        if not found:
-            return False
         free, blocked = (found, []) if not held.lines else self._part_by_key(held, found)
-        upto = found[-1][0]
         bindings = (upto, len(found), len(free), version.id, self._sub, held.tp, self._worker, held.epoch)
         if self._db.row(self._queries.claim_range, bindings) is None:
             self._parts.pop(held.tp)
@@ -287,7 +283,8 @@ class SqliteConsumer:
             )
         if not free:  # nothing runs, so nothing will settle the range
             self._db.ex(self._queries.settle_range, (0, 0, 0, self._sub, held.tp, self._worker, held.epoch))
-        held.high, held.version, held.unsettled = upto, version.id, len(free)
+        held.high = held.stored = upto
+        held.version, held.unsettled = version.id, len(free)
         rows += free
         return True
 
@@ -337,20 +334,20 @@ class SqliteConsumer:
 
     async def _transact(self, work: Callable[[], T], *, durable: bool = True, tell: bool = True) -> T:
         """Write, and go back to what was known before when the transaction fails."""
-        before: dict[int, Held] | None = None
+        before: tuple[dict[int, Held], int | None] | None = None
 
         def attempt() -> T:
             nonlocal before
             if before is not None:
-                self._parts = before
-            before = {tp: held.copy() for tp, held in self._parts.items()}
+                self._parts, self._scan.cursor = before
+            before = {tp: held.copy() for tp, held in self._parts.items()}, self._scan.cursor
             return work()
 
         try:
             return await self._db.write(attempt, durable=durable, tell=tell)
         except BaseException:
             if before is not None:
-                self._parts = before
+                self._parts, self._scan.cursor = before
             raise
 
     async def wait(self, seconds: float) -> None:

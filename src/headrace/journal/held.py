@@ -27,6 +27,8 @@ class Held:
     epoch: int
     high: int
     version: int
+    #: The position in the journal; ``high`` may be ahead where no events of this partition lie between.
+    stored: int = 0
     #: Rows of the claimed range that no outcome has touched yet; 0 = a new range may be claimed.
     unsettled: int = 0
     leaving: bool = False

@@ -64,8 +64,8 @@ SELECT seq, tp, head, body, cid, depth FROM event WHERE eid = ? AND tp >> 10 = ?
 -- What a child needs of its parent: offset, chain, depth, envelope.
 SELECT seq, cid, depth, head FROM event WHERE eid = ? ORDER BY seq LIMIT 1;
 -- name: event_last
--- The highest offset of a partition, or 0.
-SELECT coalesce(max(seq), 0) FROM event WHERE tp = ?;
+-- The highest offset of all, or 0: where a subscription begins that wants only what is still to come.
+SELECT coalesce(max(seq), 0) FROM event;
 
 -- name: handler_get
 -- A handler and its active version.
@@ -181,9 +181,13 @@ UPDATE position SET owner = NULL WHERE sub = ? AND tp = ? AND owner = ? AND epoc
 RETURNING tp;
 
 -- name: claim_rows
--- The next events of a partition, in commit order.
+-- The next events of a topic, in commit order over its partitions.
 SELECT seq, tp, eid, CASE cid WHEN 0 THEN seq ELSE cid END, depth, head, body FROM event
-WHERE tp = ? AND seq > ? ORDER BY seq LIMIT ?;
+WHERE tp >> 10 = ? AND seq > ? ORDER BY seq LIMIT ?;
+-- name: claim_rows_behind
+-- The next events of one partition between its position and the cursor of its worker.
+SELECT seq, tp, eid, CASE cid WHEN 0 THEN seq ELSE cid END, depth, head, body FROM event
+WHERE tp >> 10 = ? AND tp = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?;
 -- name: claim_row
 -- One open event by its offset.
 SELECT seq, tp, eid, CASE cid WHEN 0 THEN seq ELSE cid END, depth, head, body FROM event WHERE seq = ?;
@@ -191,6 +195,10 @@ SELECT seq, tp, eid, CASE cid WHEN 0 THEN seq ELSE cid END, depth, head, body FR
 -- Move a position over the events that are claimed; counts the attempt of each.
 UPDATE position SET high = ?1, taken = taken + ?2, running = running + ?3, version = ?4
 WHERE sub = ?5 AND tp = ?6 AND owner = ?7 AND epoch = ?8 AND claimed_after = high RETURNING tp;
+-- name: position_skip
+-- Move a position over offsets that belong to other partitions, so that a successor need not read them again.
+UPDATE position SET high = ?1, claimed_after = ?1
+WHERE sub = ?2 AND tp = ?3 AND owner = ?4 AND epoch = ?5 AND claimed_after = high AND high < ?1;
 -- name: range_add
 -- Begin a version range.
 INSERT INTO range (sub, tp, after, version) VALUES (?, ?, ?, ?)
@@ -255,8 +263,8 @@ AND ?4 = coalesce((SELECT version FROM exception WHERE sub = other.id AND tp = ?
     (SELECT version FROM range WHERE sub = other.id AND tp = ?2 AND after < ?3 ORDER BY after DESC LIMIT 1));
 -- name: redrive_open
 -- Make a dead event waiting again: a new generation, its attempts counted anew.
-INSERT INTO open (sub, tp, seq, state, attempts, crashes, generation, due_us, errors)
-VALUES (?, ?, ?, 'redriven', 0, 0, ?, 0, '[]');
+INSERT INTO open (sub, tp, seq, state, attempts, crashes, generation, due_us, noted_us, errors)
+VALUES (?, ?, ?, 'redriven', 0, 0, ?, 0, 0, '[]');
 -- name: redrive_position
 -- It no longer counts as dead.
 UPDATE position SET dead = dead - 1 WHERE sub = ? AND tp = ?;

@@ -24,7 +24,7 @@ CREATE TABLE event (
     body BLOB NOT NULL,
     sum INTEGER NOT NULL
 ) STRICT;
-CREATE INDEX event_partition ON event (tp);
+CREATE INDEX event_topic ON event (tp >> 10);
 CREATE UNIQUE INDEX event_id ON event (eid, tp >> 10);
 CREATE INDEX event_chain ON event (cid, depth) WHERE cid <> 0;
 

@@ -217,10 +217,9 @@ class SqliteJournal:
             return int(found[0])
         now = self._clock.wall_us()
         number = int(db.row(db.queries.subscription_add, (handler_id, topic.id, now))[0])
+        start = db.row(db.queries.event_last)[0] if latest else 0
         for partition in range(topic.partitions):
-            place = self.place(topic, partition)
-            start = db.row(db.queries.event_last, (place,))[0] if latest else 0
-            db.ex(db.queries.position_add, (number, place, start))
+            db.ex(db.queries.position_add, (number, self.place(topic, partition), start))
         return number
 
     def reader(self) -> Reader:
