@@ -86,6 +86,7 @@ class App:
         concurrency: int | None = None,
         deadline_ms: int = DEADLINE_MS_DEFAULT,
         start: str = "earliest",
+        offload: str = "thread",
     ) -> Callable[[F], F]: ...
     def handler(  # noqa: PLR0913 - every argument is a keyword with a default
         self,
@@ -98,11 +99,13 @@ class App:
         concurrency: int | None = None,
         deadline_ms: int = DEADLINE_MS_DEFAULT,
         start: str = "earliest",
+        offload: str = "thread",
     ) -> F | Callable[[F], F]:
         """Declare a function as a handler; it stays an ordinary function that can be called.
 
         The first parameter is the event consumed, the return annotation what may be emitted.  Optional
-        parameters: ``model``, ``ctx``.  A plain ``def`` runs in a thread.  ``version`` (with the model's)
+        parameters: ``model``, ``ctx``.  A plain ``def`` runs in a thread, or with ``offload="process"`` in a
+        process of its own (pure-Python work; no ``model``, no ``ctx``).  ``version`` (with the model's)
         decides what counts as handled: changed code without a changed ``version`` is not handled again.
         ``start`` is where a handler that is new to the journal begins: ``earliest`` or ``latest``.
 
@@ -121,6 +124,7 @@ class App:
                 concurrency=concurrency,
                 deadline_ms=deadline_ms,
                 start=start,
+                offload=offload,
                 local_names=local_names,
             )
             self._register(declared)

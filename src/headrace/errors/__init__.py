@@ -31,6 +31,7 @@ from headrace.errors.handler import (
     HandlerError,
     HandlerFailed,
     HandlerTwice,
+    PoolCrashed,
     SignatureInvalid,
 )
 from headrace.errors.journal import (
@@ -73,6 +74,7 @@ from headrace.errors.tree import (
 )
 from headrace.errors.usage import (
     CodeUnknown,
+    CommandInvalid,
     ExtraMissing,
     SettingInvalid,
     TargetInvalid,
@@ -81,6 +83,7 @@ from headrace.errors.usage import (
 
 __all__ = [
     "CodeUnknown",
+    "CommandInvalid",
     "ContentTypeRefused",
     "ContractInvalid",
     "DeadlineExceeded",
@@ -131,6 +134,7 @@ __all__ = [
     "PayloadInvalid",
     "PayloadTooLarge",
     "PayloadUndecodable",
+    "PoolCrashed",
     "RedriveRefused",
     "SettingInvalid",
     "SignatureInvalid",

@@ -131,3 +131,16 @@ class EmitsTooMany(HandlerError):
 
     code = "HR-E410"
     fault = Fault.YOURS
+
+
+class PoolCrashed(HandlerError):
+    """A process of handler {handler} died while it had this event, or others, in hand.
+
+    All events that were in its processes are tried again, one by one, so that the one to blame is found.
+
+    Hint: look for OOM kills and segmentation faults in the system log.
+    """
+
+    code = "HR-E411"
+    fault = Fault.YOURS
+    retryable = True

@@ -47,3 +47,15 @@ class CodeUnknown(UsageError):
 
     code = "HR-E504"
     fault = Fault.YOURS
+
+
+class CommandInvalid(UsageError):
+    """The command line cannot be followed: {problem}.
+
+    Nothing was done.
+
+    Hint: ``headrace --help``, or ``--help`` after a command.
+    """
+
+    code = "HR-E505"
+    fault = Fault.YOURS

@@ -59,6 +59,7 @@ _REASONS: dict[type[BaseException], str] = {
     errors.DepthExceeded: "depth",
     errors.DeadlineExceeded: "deadline",
     errors.HandlerCrashed: "crash",
+    errors.PoolCrashed: "crash",
     errors.InputRefused: "input_refused",
 }
 
@@ -70,6 +71,9 @@ def reason_of(error: BaseException) -> str:
 
 def decide(error: BaseException, attempt: Attempt, policy: RetryPolicy, chance: float) -> Retry | Dead:
     """Return what to do after a failed attempt; ``chance`` in [0, 1) draws the wait."""
+    if isinstance(error, errors.PoolCrashed):
+        # As after the death of a worker: at once, alone, and counted apart.
+        return Dead("crash") if attempt.crashes + 1 >= policy.crash_attempts_max else Retry(0.0)
     permanent = isinstance(error, errors.HeadraceError) and not error.retryable
     if permanent or attempt.number >= policy.attempts_max:
         return Dead(reason_of(error))

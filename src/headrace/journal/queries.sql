@@ -226,7 +226,8 @@ WHERE sub = ?4 AND tp = ?5 AND owner = ?6 AND epoch = ?7 RETURNING tp;
 -- Keep an offset open.
 INSERT INTO open (sub, tp, seq, state, attempts, crashes, generation, due_us, noted_us, errors)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET state = excluded.state, attempts = excluded.attempts, due_us = excluded.due_us,
+ON CONFLICT DO UPDATE SET state = excluded.state, attempts = excluded.attempts, crashes = excluded.crashes,
+due_us = excluded.due_us,
 noted_us = excluded.noted_us, errors = excluded.errors;
 -- name: open_close
 -- Close an open offset.

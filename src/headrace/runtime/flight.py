@@ -75,13 +75,14 @@ class Flight:
         """Note a failed attempt; returns whether the event waits (and its key with it)."""
         policy: RetryPolicy = self.plan.handler.retry
         attempt = self.attempt_of(row)
+        crashed = isinstance(error, errors.PoolCrashed)
         verdict = decide(error, attempt, policy, self.chance())
         self.left -= 1
         if isinstance(verdict, Dead):
             self.outcome.dead.append(self._letter(row, head, error, kind, verdict))
             return False
         line = f"{_code_of(error)}: {_said(error)}"[:ERROR_CHARS_MAX]
-        attempt = attempt._replace(errors=(*attempt.errors, line))
+        attempt = attempt._replace(errors=(*attempt.errors, line), crashes=attempt.crashes + crashed)
         self.outcome.waiting.append(Waiting(row, OpenState.RETRY, attempt, verdict.after_ms))
         return True
 

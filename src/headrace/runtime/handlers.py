@@ -40,6 +40,8 @@ class Handler:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     concurrency: int = CONCURRENCY_DEFAULT
     deadline_ms: int = DEADLINE_MS_DEFAULT
+    #: Where a plain function runs: ``thread`` or ``process``.
+    offload: str = "thread"
     start_latest: bool = False
     where: str = ""
 
@@ -55,6 +57,7 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
     concurrency: int | None,
     deadline_ms: int,
     start: str,
+    offload: str,
     local_names: Mapping[str, Any],
 ) -> Handler:
     """Return the handler of a function; raises `SignatureInvalid` with what is wrong."""
@@ -72,6 +75,7 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
     default = CONCURRENCY_DEFAULT if is_async else THREADS_DEFAULT
     count = default if concurrency is None else concurrency
     _check_numbers(full_name, count, deadline_ms, start, str(version))
+    _check_offload(full_name, fn, offload, plain=not is_async, wants=wants)
     return Handler(
         name=full_name,
         fn=fn,
@@ -85,6 +89,7 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
         retry=retry or RetryPolicy(),
         concurrency=count,
         deadline_ms=deadline_ms,
+        offload=offload,
         start_latest=start == "latest",
         where=_where(fn),
     )
@@ -108,6 +113,22 @@ def _check_numbers(handler: str, concurrency: int, deadline_ms: int, start: str,
         problem = f"start is 'earliest' or 'latest', not {start!r}"
     elif not NAME.fullmatch(version):
         problem = f"version {version!r} has characters that are not allowed"
+    if problem:
+        raise errors.SignatureInvalid(handler=handler, problem=problem)
+
+
+def _check_offload(
+    handler: str, fn: Callable[..., Any], offload: str, *, plain: bool, wants: Mapping[str, str]
+) -> None:
+    problem = ""
+    if offload not in ("thread", "process"):
+        problem = f"offload is 'thread' or 'process', not {offload!r}"
+    elif offload == "process" and not plain:
+        problem = "offload='process' is for a plain def: an async def belongs to the event loop"
+    elif offload == "process" and wants:
+        problem = "in another process there is neither 'model' nor 'ctx'"
+    elif offload == "process" and "<locals>" in getattr(fn, "__qualname__", ""):
+        problem = "another process can import only functions that stand at the top of a module"
     if problem:
         raise errors.SignatureInvalid(handler=handler, problem=problem)
 

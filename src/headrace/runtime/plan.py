@@ -55,6 +55,7 @@ async def compile_plan(
     principal: str,
     limits: Limits,
     clock: Clock,
+    call: Callable[..., Awaitable[Any]],
 ) -> Plan:
     """Return the plan of a handler version; topics and stamps are made known to the journal."""
     contracts = handler.emits
@@ -63,7 +64,6 @@ async def compile_plan(
     for contract, stamp in zip(contracts, stamps, strict=True):
         topic = await journal.topic(contract.topic)
         emissions[contract.cls] = emission(contract, stamp, topic, journal, clock, principal, limits)
-    call = handler.fn if handler.is_async else as_async(handler.fn)
     derivation = Derivation(handler.name, version.name)
     decode = handler.consumes.decode
     return Plan(

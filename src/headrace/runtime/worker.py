@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace import errors
 from headrace.ports import Clock, Journal, Observer, VersionInfo, World
@@ -15,7 +16,8 @@ from headrace.ports import Worker as Lease
 from headrace.runtime.emission import Limits
 from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.plan import Plan, compile_plan
+from headrace.runtime.offload import ProcessPool
+from headrace.runtime.plan import Plan, as_async, compile_plan
 from headrace.runtime.server import Quiet, Server, Shared
 from headrace.runtime.serving import Versions
 
@@ -53,7 +55,7 @@ class Worker:
         self._observer = observer
         self._settings = settings or WorkerSettings()
         self._models = ThreadPoolExecutor(1, thread_name_prefix="headrace-model")
-        self._pools: list[ThreadPoolExecutor] = [self._models]
+        self._pools: list[ThreadPoolExecutor | ProcessPool] = [self._models]
         self._quiet = Quiet()
         self._keeper: Keeper | None = None
         self._lease: Lease | None = None
@@ -77,6 +79,11 @@ class Worker:
         subscription = await self._journal.subscribe(handler.name, topic, latest=handler.start_latest)
         consumer = self._journal.consumer(lease, subscription)
 
+        processes = ProcessPool(handler.name, handler.concurrency) if handler.offload == "process" else None
+        if processes is not None:
+            self._pools.append(processes)
+        call = _call_of(handler, processes)
+
         async def compiled(version: VersionInfo) -> Plan:
             return await compile_plan(
                 handler,
@@ -86,6 +93,7 @@ class Worker:
                 principal=f"service:{self._app}",
                 limits=self._settings.limits,
                 clock=self._clock,
+                call=call,
             )
 
         versions = Versions(handler, self._journal, self._models, compiled)
@@ -96,7 +104,7 @@ class Worker:
             known_types=self._known_types,
             wake=consumer.wake,
             concurrency=handler.concurrency,
-            threads=None if handler.is_async else self._pool(handler),
+            threads=None if handler.is_async or processes else self._pool(handler),
         )
         shared = Shared(self._quiet, self._observer, self._settings.lease_ms / 1000 / 4)
         return Server(handler, consumer, versions, pipeline, self._clock, shared)
@@ -152,6 +160,13 @@ class Worker:
             for pool in self._pools:
                 pool.shutdown(wait=False, cancel_futures=True)
         return handed_back
+
+
+def _call_of(handler: Handler, processes: ProcessPool | None) -> Callable[..., Awaitable[Any]]:
+    """Return the handler's function in the shape of a coroutine function."""
+    if processes is not None:
+        return processes.calling(handler.fn)
+    return handler.fn if handler.is_async else as_async(handler.fn)
 
 
 class Keeper:
