@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from headrace import errors
 from headrace.model import Model
-from headrace.model.reload import Watch
+from headrace.runtime.reload import Watch
 
 
 class Recipe:

@@ -30,6 +30,16 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Who emits."""
+
+    app: str
+    principal: str
+    limits: Limits
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
 class Emission:
     """How a handler version emits one event class."""
 
@@ -42,18 +52,16 @@ def emission(
     stamp: int,
     topic: TopicInfo,
     journal: Journal,
-    clock: Clock,
-    principal: str,
-    limits: Limits,
+    origin: Origin,
 ) -> Emission:
     """Return the emission of a class.
 
     Its ``derive`` raises `PayloadInvalid`, `PayloadTooLarge`, `KeyInvalid` and `DepthExceeded`.  All that
     does not change from event to event is bound here, outside of the hot path.
     """
-    encode, key_of, write, now_us = contract.encode, contract.key_of, journal.emitted, clock.wall_us
-    base, partitions = journal.place(topic, 0), topic.partitions
-    bytes_max, depth_max = limits.payload_bytes_max, limits.depth_max
+    encode, key_of, write, now_us = contract.encode, contract.key_of, journal.emitted, origin.clock.wall_us
+    base, partitions, principal = journal.place(topic, 0), topic.partitions, origin.principal
+    bytes_max, depth_max = origin.limits.payload_bytes_max, origin.limits.depth_max
 
     @lru_cache(maxsize=KEYS_KEPT)
     def place_of(key: str) -> int:

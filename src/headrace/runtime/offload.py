@@ -61,8 +61,8 @@ class ProcessPool:
     def _kill(self, pool: ProcessPoolExecutor) -> None:
         if self._pool is pool:
             self._pool = None
-        children: list[Any] = list((getattr(pool, "_processes", None) or {}).values())
-        for child in children:
+        children: dict[int, Any] = getattr(pool, "_processes", None) or {}
+        for child in list(children.values()):
             child.kill()
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -9,8 +9,8 @@ from typing import Any
 from headrace.event.contract import Contract, Event
 from headrace.event.envelope import Stamp
 from headrace.event.lineage import Derivation
-from headrace.ports import Clock, Journal, TopicInfo, VersionInfo
-from headrace.runtime.emission import Emission, Limits, emission
+from headrace.ports import Journal, TopicInfo, VersionInfo
+from headrace.runtime.emission import Emission, Origin, emission
 from headrace.runtime.handlers import Handler
 
 CONTENT_TYPE = "application/json"
@@ -50,20 +50,16 @@ async def compile_plan(
     handler: Handler,
     version: VersionInfo,
     journal: Journal,
-    *,
-    app: str,
-    principal: str,
-    limits: Limits,
-    clock: Clock,
+    origin: Origin,
     call: Callable[..., Awaitable[Any]],
 ) -> Plan:
     """Return the plan of a handler version; topics and stamps are made known to the journal."""
     contracts = handler.emits
-    stamps = await journal.intern([stamp_of(one, app, handler, version) for one in contracts])
+    stamps = await journal.intern([stamp_of(one, origin.app, handler, version) for one in contracts])
     emissions: dict[type[Event], Emission] = {}
     for contract, stamp in zip(contracts, stamps, strict=True):
         topic = await journal.topic(contract.topic)
-        emissions[contract.cls] = emission(contract, stamp, topic, journal, clock, principal, limits)
+        emissions[contract.cls] = emission(contract, stamp, topic, journal, origin)
     derivation = Derivation(handler.name, version.name)
     decode = handler.consumes.decode
     return Plan(

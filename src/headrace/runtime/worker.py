@@ -13,10 +13,10 @@ from typing import Any
 from headrace import errors
 from headrace.ports import Clock, Journal, Observer, VersionInfo, World
 from headrace.ports import Worker as Lease
-from headrace.runtime.emission import Limits
+from headrace.runtime.emission import Limits, Origin
 from headrace.runtime.handlers import Handler
-from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.offload import ProcessPool
+from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.plan import Plan, as_async, compile_plan
 from headrace.runtime.server import Quiet, Server, Shared
 from headrace.runtime.serving import Versions
@@ -84,19 +84,12 @@ class Worker:
             self._pools.append(processes)
         call = _call_of(handler, processes)
 
-        async def compiled(version: VersionInfo) -> Plan:
-            return await compile_plan(
-                handler,
-                version,
-                self._journal,
-                app=self._app,
-                principal=f"service:{self._app}",
-                limits=self._settings.limits,
-                clock=self._clock,
-                call=call,
-            )
+        origin = Origin(self._app, f"service:{self._app}", self._settings.limits, self._clock)
 
-        versions = Versions(handler, self._journal, self._models, compiled)
+        async def compiled(version: VersionInfo) -> Plan:
+            return await compile_plan(handler, version, self._journal, origin, call)
+
+        versions = Versions(handler, self._journal, self._models, self._clock, compiled)
         await versions.start()
         pipeline = Pipeline(
             self._journal,

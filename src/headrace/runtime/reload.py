@@ -26,7 +26,7 @@ class Watch:
         #: The model in use; set it when a candidate has taken over.
         self.serving = serving
         # That of the bytes which were read, where the model knows it: no change after the load is missed.
-        self._tried = getattr(serving, "fingerprint", None) or model.fingerprint()
+        self._tried: object = getattr(serving, "fingerprint", None) or model.fingerprint()
         self._seen = self._tried
         self._seen_since_s: float | None = None
         self._next_s = float("-inf")
@@ -59,3 +59,7 @@ class Watch:
             candidate.close()
             return None
         return candidate
+
+    def again(self) -> None:
+        """Count the present state of the files as not tried."""
+        self._tried = None
