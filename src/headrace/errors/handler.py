@@ -144,3 +144,15 @@ class PoolCrashed(HandlerError):
     code = "HR-E411"
     fault = Fault.YOURS
     retryable = True
+
+
+class EmitLate(HandlerError):
+    """Handler {handler} calls ``ctx.emit`` after it has returned.
+
+    The outcome of the event is settled by then; the late event was refused.
+
+    Hint: await the tasks that a handler starts before it returns.
+    """
+
+    code = "HR-E412"
+    fault = Fault.YOURS

@@ -161,9 +161,12 @@ class SqliteJournal:
         found = self._stamp_of.get(number)
         if found is None:
             row = db.row(db.queries.stamp_value, (number,))
-            if row is None:
+            try:
+                found = None if row is None else decode_stamp(row[0])
+            except ValueError:  # not one that Headrace wrote
                 return None
-            found = self._stamp_of[number] = decode_stamp(row[0])
+            if found is not None:
+                self._stamp_of[number] = found
         return found
 
     def _type_of(self, number: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -22,7 +23,7 @@ class EventLog(logging.LoggerAdapter[logging.Logger]):
 class Context:
     """One attempt at one event, as its handler sees it; valid until the handler has returned."""
 
-    __slots__ = ("_emitted", "_envelope", "_handler", "_made", "_task", "attempt", "idempotency_key")
+    __slots__ = ("_emitted", "_envelope", "_handler", "_made", "_open", "_task", "attempt", "idempotency_key")
 
     def __init__(
         self, handler: str, idempotency_key: UUID, attempt: int, made: Callable[[], Envelope]
@@ -31,7 +32,8 @@ class Context:
         self._made = made
         self._envelope: Envelope | None = None
         self._emitted: list[tuple[Event, str | None]] = []
-        self._task = _current_task()
+        self._task = _where()
+        self._open = True
         #: The number of this attempt, from 1.
         self.attempt = attempt
         #: Stable over retries, restarts and model versions: pass it to what has effects outside.
@@ -50,7 +52,9 @@ class Context:
         The id is derived from the order of the calls.  From concurrent tasks of one handler give each a
         ``name`` that is the same in every attempt; raises `EmitUnnamed` without.
         """
-        if name is None and _current_task() is not self._task:
+        if not self._open:
+            raise errors.EmitLate(handler=self._handler)
+        if name is None and _where() != self._task:
             raise errors.EmitUnnamed(handler=self._handler)
         self._emitted.append((event, name))
 
@@ -66,12 +70,14 @@ class Context:
         return EventLog(_log, said)
 
     def taken(self) -> list[tuple[Event, str | None]]:
-        """Return what was emitted so far (for the runtime)."""
+        """Return what was emitted, and accept no more: the handler has returned (for the runtime)."""
+        self._open = False
         return self._emitted
 
 
-def _current_task() -> asyncio.Task[Any] | None:
+def _where() -> object:
+    """Return the task that runs, or in a thread without an event loop (a plain handler) the thread."""
     try:
         return asyncio.current_task()
-    except RuntimeError:  # a thread without an event loop: a plain handler
-        return None
+    except RuntimeError:
+        return threading.get_ident()

@@ -49,6 +49,12 @@ class Slot:
         self.expired = False  # its event is over its deadline and is being cancelled
         self.abandoned = False  # it did not heed the cancellation: what it comes to is dropped
 
+    def heeded(self) -> None:
+        """Note that the event which was over its deadline has ended: the next has a deadline of its own."""
+        self.expired = False
+        if self.task is not None:
+            self.task.uncancel()
+
 
 class Pipeline:
     """Runs the events of one subscription through its handler."""
@@ -140,9 +146,10 @@ class Pipeline:
 
     def _gone(self, slot: Slot, walk: asyncio.Future[None]) -> None:
         self.slots.discard(slot)
-        self.abandoned -= slot.abandoned
+        self.abandoned -= slot.abandoned  # an abandoned one has come back after all
         if not walk.cancelled() and (fault := walk.exception()):
             self._loop.call_exception_handler({"message": "a walker failed", "exception": fault})
+            self._lose(slot, fault)
         if self._lines:
             self._add_walkers(1)
 
@@ -180,6 +187,8 @@ class Pipeline:
                     if not self._failed(slot, flight, row, head, error):
                         return
                 else:
+                    if slot.expired:  # it was late, but came to an end all the same
+                        slot.heeded()
                     if at_fault is not None:
                         at_fault("handle.after")
                     if locked:
@@ -262,16 +271,15 @@ class Pipeline:
 
     def _failed(self, slot: Slot, flight: Flight, row: Row, head: Head, error: BaseException) -> bool:
         """Note a failure; returns whether the walker may go on."""
-        if isinstance(error, asyncio.CancelledError):
-            if slot.expired and not slot.abandoned:
-                slot.expired = False
-                if slot.task is not None:
-                    slot.task.uncancel()
-                error = self._late(flight, error)
-            elif slot.task is not None and slot.task.cancelling():
-                raise error  # the worker stops; `Server.finish` hands the event back
-        elif isinstance(error, (KeyboardInterrupt, GeneratorExit)):
-            raise error
+        late = slot.expired and not slot.abandoned
+        if late:
+            slot.heeded()
+        if late and isinstance(error, asyncio.CancelledError):
+            error = self._late(flight, error)
+        elif slot.task is not None and (
+            isinstance(error, (KeyboardInterrupt, GeneratorExit)) or slot.task.cancelling()
+        ):
+            raise error  # the worker stops; `Server.finish` hands the event back
         with self._lock:
             if slot.abandoned:
                 return False
@@ -287,20 +295,27 @@ class Pipeline:
         return late.with_traceback(error.__traceback__)
 
     def abandon(self, slot: Slot, error: errors.HeadraceError) -> None:
-        """Give up on a walker that cannot be stopped: its event fails, the rest of its line goes on."""
+        """Give up on a walker that cannot be stopped."""
+        if self._lose(slot, error):
+            self.abandoned += 1
+            self.slots.discard(slot)
+            self._wake()
+            self._add_walkers(1)
+
+    def _lose(self, slot: Slot, error: BaseException) -> bool:
+        """A walker does not come back: its event fails, the rest of its line goes on."""
         with self._lock:
             if slot.abandoned or not slot.at:
-                return
+                return False
             slot.abandoned = True
-            self.abandoned += 1
             line, rest = slot.line, slot.at
             flight, row, head = line[rest - STRIDE], line[rest - STRIDE + 1], line[rest - STRIDE + 2]
             if flight.fail(row, head, error, self._stamps[head.stamp].type):
                 self._hold(line, rest, head.key)
         self._hand_on(line, rest, head.key)
-        self.slots.discard(slot)
-        self._wake()
-        self._add_walkers(1)
+        if not flight.left:
+            self._wake()
+        return True
 
     def hungry(self) -> bool:
         """Return whether more keys could be handled at the same time."""

@@ -325,7 +325,7 @@ class Server:
         self.pipeline.drop_lines()
         deadline = self._clock.boot_ns() + int(grace_s * 1e9)
         while self._flights and self.pipeline.slots and self._clock.boot_ns() < deadline:
-            await self.consumer.wait(0.01)
+            await self._clock.sleep(SETTLE_AFTER_MS / 1000)
         await self.pipeline.cancel()
         for batch, serving in self._claimed:  # claimed, but not begun
             self._flights.append(self.pipeline.flight(serving.plan, batch, serving.gather))
