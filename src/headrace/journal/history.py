@@ -19,12 +19,16 @@ class Range(NamedTuple):
     #: The first and the last offset, both included.
     first: int
     last: int
-    #: Finished by this version.
-    handled: int
-    #: Taken and not finished.
+    taken: int
+    #: Of those, not finished yet.
     unfinished: int
     #: Finished by another version (a retry after an upgrade, a second run after a crash): offset, version.
     exceptions: tuple[tuple[int, VersionInfo], ...]
+
+    @property
+    def handled(self) -> int:
+        """Finished by this version."""
+        return self.taken - self.unfinished - len(self.exceptions)
 
 
 class History(NamedTuple):
@@ -59,42 +63,48 @@ def histories(reader: Reader, handler: str | None = None) -> list[History]:
 
 def _history(reader: Reader, queries: Any, handler: str, active: int | None) -> History:
     versions = {row[0]: info_of(row) for row in reader.rows(queries.versions, (handler,))}
-    ranges = [_range(reader, queries, versions, row) for row in reader.rows(queries.ranges, (handler,))]
-    handled: Counter[int] = Counter()
-    for one in ranges:
-        handled[one.version.id] += one.handled
-        handled.update(by.id for _, by in one.exceptions)
-    ((taken, neither),) = reader.rows(queries.taken, (handler,))
+    ranges: list[Range] = []
+    total = unfinished = neither = 0
+    for sub, topic, taken in reader.rows(queries.subscriptions, (handler,)):
+        counts = {(tp, after): count for tp, after, count in reader.rows(queries.passed, (sub, topic))}
+        open_ones: list[tuple[int, int]] = reader.rows(queries.unfinished, (sub,))
+        others: list[tuple[int, int, int]] = reader.rows(queries.exceptions, (sub,))
+        for tp, after, upto, number in reader.rows(queries.ranges, (sub,)):
+            mine = [(seq, by) for place, seq, by in others if place == tp and after < seq <= upto]
+            ranges.append(
+                Range(
+                    partition=tp & 1023,
+                    version=_of(versions, number),
+                    first=after + 1,
+                    last=upto,
+                    taken=counts.get((tp, after), 0),
+                    unfinished=sum(place == tp and after < seq <= upto for place, seq in open_ones),
+                    exceptions=tuple((seq, _of(versions, by)) for seq, by in mine),
+                )
+            )
+        total += taken
+        unfinished += len(open_ones)
+        neither += sum(count for (_, after), count in counts.items() if after is None)
     return History(
         handler=handler,
         active=versions.get(active) if active is not None else None,
         versions=list(versions.values()),
         ranges=ranges,
-        handled={number: handled[number] for number in versions},
-        taken=taken,
-        unfinished=sum(one.unfinished for one in ranges),
+        handled=_handled(ranges, versions),
+        taken=total,
+        unfinished=unfinished,
         neither=neither,
     )
 
 
-def _range(reader: Reader, queries: Any, versions: dict[int, VersionInfo], row: tuple[int, ...]) -> Range:
-    sub, tp, after, upto, version = row
-    ((taken, unfinished),) = reader.rows(queries.range_counts, (sub, tp, after, upto))
-    exceptions = tuple(
-        (seq, versions.get(by) or _lost(by))
-        for seq, by in reader.rows(queries.range_exceptions, (sub, tp, after, upto))
-    )
-    return Range(
-        partition=tp & 1023,
-        version=versions.get(version) or _lost(version),
-        first=after + 1,
-        last=upto,
-        handled=taken - unfinished - len(exceptions),
-        unfinished=unfinished,
-        exceptions=exceptions,
-    )
+def _handled(ranges: list[Range], versions: dict[int, VersionInfo]) -> dict[int, int]:
+    found = Counter(dict.fromkeys(versions, 0))
+    for one in ranges:
+        found[one.version.id] += one.handled
+        found.update(by.id for _, by in one.exceptions)
+    return dict(found)
 
 
-def _lost(number: int) -> VersionInfo:
-    """Return a name for a version that the journal no longer has: `verify` reports it."""
-    return VersionInfo(number, "?", f"#{number}", None, None, None)
+def _of(versions: dict[int, VersionInfo], number: int) -> VersionInfo:
+    """Return a version; for one that the journal no longer has (`verify` reports it) a name at least."""
+    return versions.get(number) or VersionInfo(number, "?", f"#{number}", None, None, None)

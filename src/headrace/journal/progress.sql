@@ -2,25 +2,33 @@
 
 -- name: topics
 -- All topics and how many events each holds.
-SELECT name, partitions, (SELECT count(*) FROM event WHERE tp >= topic.id << 10 AND tp < (topic.id + 1) << 10)
-FROM topic ORDER BY name;
+SELECT name, partitions, (SELECT count(*) FROM event WHERE tp >> 10 = topic.id) FROM topic ORDER BY name;
 -- name: subscriptions
 -- All live subscriptions, by handler.
 SELECT subscription.id, handler.name, subscription.topic, handler.active FROM subscription
 JOIN handler ON handler.id = subscription.handler WHERE kind = 'live' ORDER BY handler.name, subscription.topic;
 -- name: counts
 -- Per subscription: partitions, published since its start, not taken yet, taken, running, done, dead, expired.
-SELECT sub, count(*), sum((SELECT count(*) FROM event WHERE tp = position.tp AND seq > position.start)),
-sum((SELECT count(*) FROM event WHERE tp = position.tp AND seq > position.high)),
-sum(taken), sum(running), sum(done), sum(dead), sum(expired) FROM position GROUP BY sub;
+-- All its positions start at one offset; what is not taken lies above the lowest position.
+WITH sums AS (
+    SELECT sub, topic, count(*) AS partitions, min(start) AS start, min(high) AS high, sum(taken) AS taken,
+    sum(running) AS running, sum(done) AS done, sum(dead) AS dead, sum(expired) AS expired
+    FROM position JOIN subscription ON subscription.id = position.sub GROUP BY sub)
+SELECT sub, partitions, (SELECT count(*) FROM event WHERE tp >> 10 = topic AND seq > start),
+(SELECT count(*) FROM event CROSS JOIN position ON position.sub = sums.sub AND position.tp = event.tp
+    WHERE event.tp >> 10 = topic AND event.seq > sums.high AND event.seq > position.high),
+taken, running, done, dead, expired FROM sums;
 -- name: open_counts
 -- Per subscription and state: how many offsets are open.
 SELECT sub, state, count(*) FROM open GROUP BY sub, state;
 -- name: oldest_unfinished
 -- Per subscription: the lowest offset that is not taken yet or stands open.
 SELECT sub, min(seq) FROM (
-    SELECT sub, (SELECT seq FROM event WHERE tp = position.tp AND seq > position.high ORDER BY seq LIMIT 1) AS seq
-    FROM position
+    SELECT sums.sub, (SELECT event.seq FROM event CROSS JOIN position ON position.sub = sums.sub
+        AND position.tp = event.tp WHERE event.tp >> 10 = topic AND event.seq > sums.high
+        AND event.seq > position.high ORDER BY event.seq LIMIT 1) AS seq
+    FROM (SELECT sub, topic, min(high) AS high FROM position
+        JOIN subscription ON subscription.id = position.sub GROUP BY sub) AS sums
     UNION ALL SELECT sub, seq FROM open)
 GROUP BY sub HAVING min(seq) IS NOT NULL;
 -- name: owners
@@ -55,7 +63,7 @@ SELECT tp FROM event WHERE seq = ?;
 SELECT pid, boot, lease_until_ns FROM worker WHERE id = ?;
 -- name: before
 -- How many events of a partition come before an offset, above a position.
-SELECT count(*) FROM event WHERE tp = ? AND seq > ? AND seq < ?;
+SELECT count(*) FROM event WHERE tp >> 10 = ?1 >> 10 AND tp = ?1 AND seq > ?2 AND seq < ?3;
 -- name: open_at
 -- One open offset.
 SELECT state, attempts, crashes, generation, due_us, errors FROM open WHERE sub = ? AND tp = ? AND seq = ?;

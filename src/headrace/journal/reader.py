@@ -104,13 +104,18 @@ class Reader:
         found: list[StoredEvent] = []
         below = self.last_offset() + 1
         while len(found) < count:
-            rows = self.rows(self._queries.events_before, (below, topic, PAGE_ROWS_MAX))
+            rows = self._before(below, topic)
             page = [self.event(row) for row in rows]
             found += [one for one in page if kind is None or one.envelope.type == kind]
             if len(rows) < PAGE_ROWS_MAX:
                 break
             below = rows[-1][0]
         return found[:count][::-1]
+
+    def _before(self, below: int, topic: str | None) -> list[EventRow]:
+        if topic is None:
+            return self.rows(self._queries.events_before, (below, PAGE_ROWS_MAX))
+        return self.rows(self._queries.events_of_topic_before, (below, topic, PAGE_ROWS_MAX))
 
     def last_offset(self) -> int:
         """Return the highest offset, or 0."""

@@ -26,11 +26,14 @@ SELECT seq, tp, eid, depth, head, body FROM event WHERE seq > ? ORDER BY seq LIM
 -- name: events_of_topic
 -- Events of one topic above an offset, in commit order over its partitions.
 SELECT seq, tp, eid, depth, head, body FROM event
-WHERE seq > ?1 AND +tp >> 10 = (SELECT id FROM topic WHERE name = ?2) ORDER BY seq LIMIT ?3;
+WHERE tp >> 10 = (SELECT id FROM topic WHERE name = ?2) AND seq > ?1 ORDER BY seq LIMIT ?3;
 -- name: events_before
--- Events below an offset, newest first; of one topic if one is named.
+-- Events of all topics below an offset, newest first.
+SELECT seq, tp, eid, depth, head, body FROM event WHERE seq < ? ORDER BY seq DESC LIMIT ?;
+-- name: events_of_topic_before
+-- Events of one topic below an offset, newest first.
 SELECT seq, tp, eid, depth, head, body FROM event
-WHERE seq < ?1 AND (?2 IS NULL OR +tp >> 10 = (SELECT id FROM topic WHERE name = ?2)) ORDER BY seq DESC LIMIT ?3;
+WHERE tp >> 10 = (SELECT id FROM topic WHERE name = ?2) AND seq < ?1 ORDER BY seq DESC LIMIT ?3;
 -- name: event_at
 -- The event at an offset.
 SELECT seq, tp, eid, depth, head, body FROM event WHERE seq = ?;

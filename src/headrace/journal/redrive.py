@@ -35,9 +35,10 @@ async def drop(db: Connection, numbers: Sequence[int]) -> list[Decided]:
     return await _each(db, numbers, _drop)
 
 
-def refusals(db: Connection, numbers: Iterable[int]) -> list[Decided]:
-    """Return what `redrive` would say of each letter, without doing it."""
-    return [Decided(number, _problem(db, number)) for number in numbers]
+def refusals(db: Connection, numbers: Iterable[int], *, drop: bool = False) -> list[Decided]:
+    """Return what `redrive` (or `drop`) would say of each letter, without doing it."""
+    check = _drop_problem if drop else _problem
+    return [Decided(number, check(db, number)) for number in numbers]
 
 
 def refusal(decided: Decided) -> errors.RedriveRefused:
@@ -73,10 +74,19 @@ def _redrive(db: Connection, number: int) -> Decided:
 
 
 def _drop(db: Connection, number: int) -> Decided:
-    if db.row(db.queries.dead_fate, ("dropped", number)) is not None:
-        return Decided(number)
+    """Inside a transaction."""
+    problem = _drop_problem(db, number)
+    if not problem:
+        db.ex(db.queries.dead_fate, ("dropped", number))
+    return Decided(number, problem)
+
+
+def _drop_problem(db: Connection, number: int) -> str:
+    """Return why a dead letter may not be dropped, or an empty string."""
     found = db.row(db.queries.redrive_letter, (number,))
-    return Decided(number, "there is no such dead letter" if found is None else f"it was {found[4]} before")
+    if found is None:
+        return "there is no such dead letter"
+    return "" if found[4] is None else f"it was {found[4]} before"
 
 
 def _problem(db: Connection, number: int) -> str:

@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from headrace.journal.consumer import OPEN_MAX
 from headrace.journal.letters import Letter, letter
 from headrace.journal.progress import Owner, moment, version
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader, StoredEvent
+from headrace.journal.scan import OPEN_MAX
 from headrace.ports import Clock, OpenState, VersionInfo
 
 

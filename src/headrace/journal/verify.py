@@ -29,6 +29,7 @@ _RULES = {
     "accounting": "subscription {}, partition {}: taken {} is not running {} + waiting {} + done {} + dead {}"
     " + expired {}",
     "taken": "subscription {}, partition {}: {} events were passed, {} are counted as taken",
+    "starts": "subscription {}: its positions start at {} and at {}",
     "bounds": "subscription {}, partition {}: start {}, claimed {}, high {} are out of order",
     "running": "subscription {}, partition {}: running is {}, in flight are {}",
     "ownerless": "subscription {}, partition {}: {} run without an owner",
@@ -45,7 +46,7 @@ _RULES = {
     "chains": "offset {}: {} is not the first event of a chain before it",
 }
 #: Rules whose second column is topic and partition in one number.
-_PLACED = _RULES.keys() - {"dead_place", "dead_twice", "active", "positions", "chains"}
+_PLACED = _RULES.keys() - {"starts", "dead_place", "dead_twice", "active", "positions", "chains"}
 
 
 def verify(reader: Reader) -> list[Violation]:

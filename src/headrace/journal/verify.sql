@@ -5,17 +5,26 @@
 SELECT sub, tp, taken, running, (SELECT count(*) FROM open WHERE open.sub = position.sub AND open.tp = position.tp
     AND state <> 'running') AS waiting, done, dead, expired
 FROM position WHERE taken <> running + waiting + done + dead + expired;
+-- name: starts
+-- All positions of a subscription start at one offset.
+SELECT sub, min(start), max(start) FROM position GROUP BY sub HAVING min(start) <> max(start);
 -- name: taken
 -- Published = waiting + taken: what lies between the start and the position is what was taken.
-SELECT sub, tp, (SELECT count(*) FROM event WHERE event.tp = position.tp AND event.seq > start AND event.seq <= high)
-AS passed, taken FROM position WHERE passed <> taken;
+WITH passed AS (
+    SELECT position.sub AS sub, position.tp AS tp, count(*) AS passed FROM subscription
+    CROSS JOIN event ON event.tp >> 10 = subscription.topic
+    CROSS JOIN position ON position.sub = subscription.id AND position.tp = event.tp
+    WHERE event.seq > position.start AND event.seq <= position.high GROUP BY position.sub, position.tp)
+SELECT position.sub, position.tp, coalesce(passed, 0), taken FROM position
+LEFT JOIN passed ON passed.sub = position.sub AND passed.tp = position.tp WHERE coalesce(passed, 0) <> taken;
 -- name: bounds
 -- Start <= claimed <= high.
 SELECT sub, tp, start, claimed_after, high FROM position WHERE NOT start <= claimed_after OR NOT claimed_after <= high;
 -- name: running
 -- Running = open offsets that run + the claimed range without those that stand open.
 SELECT sub, tp, running, (SELECT count(*) FROM open WHERE open.sub = position.sub AND open.tp = position.tp
-    AND state = 'running') + (SELECT count(*) FROM event WHERE event.tp = position.tp AND event.seq > claimed_after
+    AND state = 'running') + (SELECT count(*) FROM event WHERE event.tp >> 10 = position.tp >> 10 AND event.tp = position.tp
+    AND event.seq > claimed_after
     AND event.seq <= high AND NOT EXISTS (SELECT 1 FROM open WHERE open.sub = position.sub AND open.tp = position.tp
     AND open.seq = event.seq)) AS flying
 FROM position WHERE running <> flying;
@@ -44,9 +53,10 @@ WHERE (dead.fate IS NULL OR dead.fate <> 'redriven') AND (position.sub IS NULL O
 SELECT sub, seq, count(*) FROM dead WHERE (fate IS NULL OR fate <> 'redriven') GROUP BY sub, seq HAVING count(*) > 1;
 -- name: ranges
 -- Every offset taken lies in a version range.
-SELECT sub, tp, (SELECT min(event.seq) FROM event WHERE event.tp = position.tp AND event.seq > start
-    AND event.seq <= high) AS first, (SELECT min(after) FROM range WHERE range.sub = position.sub
-    AND range.tp = position.tp) AS covered FROM position WHERE first IS NOT NULL AND (covered IS NULL OR covered >= first);
+SELECT sub, tp, (SELECT event.seq FROM event WHERE event.tp >> 10 = position.tp >> 10 AND event.tp = position.tp
+    AND event.seq > start ORDER BY event.seq LIMIT 1) AS first,
+(SELECT min(after) FROM range WHERE range.sub = position.sub AND range.tp = position.tp) AS covered
+FROM position WHERE taken > 0 AND (covered IS NULL OR covered >= first);
 -- name: range_place
 -- A version range begins within the position and names a version of the subscription's handler.
 SELECT range.sub, range.tp, range.after, range.version FROM range
@@ -75,9 +85,8 @@ SELECT subscription.id, topic.partitions, (SELECT count(*) FROM position WHERE p
 FROM subscription LEFT JOIN topic ON topic.id = subscription.topic WHERE topic.id IS NULL OR found <> topic.partitions;
 -- name: event_place
 -- An event lies in a partition that its topic has.
-SELECT seq, tp FROM event WHERE tp IN (SELECT tp FROM event GROUP BY tp EXCEPT
-    SELECT value.tp FROM (SELECT DISTINCT event.tp AS tp FROM event JOIN topic ON topic.id = event.tp >> 10
-    WHERE event.tp & 1023 < topic.partitions) AS value);
+SELECT seq, tp FROM event WHERE NOT EXISTS (
+    SELECT 1 FROM topic WHERE topic.id = event.tp >> 10 AND event.tp & 1023 < topic.partitions);
 -- name: chains
 -- An event that has causes belongs to the chain of an earlier event that is the first of its chain.
 SELECT event.seq, event.cid FROM event LEFT JOIN event AS root ON root.seq = event.cid
