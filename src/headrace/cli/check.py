@@ -1,0 +1,154 @@
+"""``headrace check``: is an app fit to run?  Handlers, types, models, cycles; nothing is run or written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from headrace import errors
+from headrace.cli.options import Json, Target, examples
+from headrace.cli.output import Exit, paint, plain, put, put_json
+
+if TYPE_CHECKING:
+    from headrace.app import App
+    from headrace.runtime.handlers import Handler
+
+_EPILOG = examples("headrace check app:app", "headrace check app:app --json")
+
+
+class Finding(NamedTuple):
+    """Something that is not right."""
+
+    code: str
+    where: str
+    problem: str
+    hint: str
+
+
+def add_to(top: typer.Typer) -> None:
+    """Add the command."""
+    top.command("check", epilog=_EPILOG)(_check)
+
+
+def _check(
+    target: Target,
+    cycles: Annotated[
+        bool, typer.Option("--allow-cycles", help="Cycles between handlers are meant; depth_max ends them.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Check the handlers of an app, the types between them, their models; exit 1 with findings."""
+    from headrace.cli.target import load
+
+    app: App | None = None
+    try:
+        app = load(target)
+        found = [*_models(app), *_cycles({} if cycles else app.handlers), *_emptiness(app)]
+    except errors.UsageError:
+        raise
+    except errors.HeadraceError as fault:  # the app refused itself while it was declared
+        found = [_finding(target, fault)]
+    if as_json:
+        put_json(_document(target, app, found))
+    else:
+        _put_text(app, found)
+    return Exit.NO if found else Exit.DONE
+
+
+def _finding(where: str, fault: errors.HeadraceError) -> Finding:
+    return Finding(fault.code, where, fault.message, fault.hint)
+
+
+def _models(app: App) -> Iterator[Finding]:
+    """Load every model once, as a worker would."""
+    for handler in app.handlers.values():
+        if handler.model is None:
+            continue
+        try:
+            handler.model.load().close()
+        except errors.HeadraceError as fault:
+            yield _finding(handler.name, fault)
+
+
+def _emptiness(app: App) -> Iterator[Finding]:
+    if not app.handlers:
+        yield Finding("", app.name, "the app has no handlers", "declare one with @app.handler")
+
+
+def _cycles(handlers: Mapping[str, Handler]) -> Iterator[Finding]:
+    """Name handlers that feed each other: with nothing to stop them they run until ``depth_max``."""
+    feeds = {
+        name: [
+            other.name
+            for other in handlers.values()
+            if any(emitted.type == other.consumes.type for emitted in handler.emits)
+        ]
+        for name, handler in handlers.items()
+    }
+    for circle in circles(feeds):
+        path = " -> ".join([*circle, circle[0]])
+        yield Finding(
+            errors.DepthExceeded.code, circle[0], f"handlers feed each other: {path}",
+            "break the cycle, or say --allow-cycles if a condition in a handler ends it",
+        )  # fmt: skip
+
+
+def circles(feeds: Mapping[str, list[str]]) -> list[list[str]]:
+    """Return one way round for each group of handlers that feed each other, each handler named once."""
+    told: set[str] = set()
+    found: list[list[str]] = []
+    for start in feeds:
+        way = _way_back(feeds, start) if start not in told else None
+        if way is not None:
+            told.update(way)
+            found.append(way)
+    return found
+
+
+def _way_back(feeds: Mapping[str, list[str]], start: str) -> list[str] | None:
+    """Return the shortest way from a handler to itself."""
+    ways = [[start]]
+    seen: set[str] = set()
+    while ways:
+        way = ways.pop(0)
+        for following in feeds[way[-1]]:
+            if following == start:
+                return way
+            if following not in seen:
+                seen.add(following)
+                ways.append([*way, following])
+    return None
+
+
+def _put_text(app: App | None, found: list[Finding]) -> None:
+    for name, handler in app.handlers.items() if app is not None else ():
+        emits = " | ".join(one.type for one in handler.emits) or "nothing"
+        model = f", model {handler.model.name}" if handler.model is not None else ""
+        put(f"{paint(name, 'bold')} version {handler.version}{model}: {handler.consumes.type} -> {emits}")
+    for one in found:
+        code = f"[{one.code}]" if one.code else ""
+        put(f"{paint(f'finding{code}:', 'red')} {one.where}: {plain(one.problem)}")
+        put(f"  {paint('hint:', 'cyan')} {plain(one.hint)}")
+    put(f"{len(found)} findings" if found else paint("no findings", "green"))
+
+
+def _document(target: str, app: App | None, found: list[Finding]) -> dict[str, Any]:
+    handlers = app.handlers.values() if app is not None else ()
+    return {
+        "target": target,
+        "handlers": [
+            {
+                "handler": one.name,
+                "version": one.version,
+                "model": one.model.name if one.model is not None else None,
+                "consumes": one.consumes.type,
+                "topic": one.consumes.topic,
+                "emits": [emitted.type for emitted in one.emits],
+                "where": one.where,
+            }
+            for one in handlers
+        ],
+        "findings": [one._asdict() for one in found],
+    }

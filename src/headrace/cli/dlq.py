@@ -1,0 +1,314 @@
+"""``headrace dlq``: list dead letters, look at one, make events waiting again, put letters away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace import errors
+from headrace.cli.options import Journal, Json, JsonLines, TypeName, examples
+from headrace.cli.output import (
+    Exit,
+    confirmed,
+    iso,
+    paint,
+    plain,
+    put,
+    put_facts,
+    put_json,
+    put_json_line,
+    put_table,
+    say,
+    shortened,
+    show_error,
+    width_of,
+)
+
+if TYPE_CHECKING:
+    from headrace.journal.letters import Filter, Letter
+    from headrace.journal.reader import Reader
+    from headrace.journal.redrive import Decided
+
+Letters = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[LETTER]...", help="Numbers of dead letters, or ids of events.", show_default=False
+    ),
+]
+HandlerName = Annotated[
+    str | None,
+    typer.Option("--handler", help="Of this handler (app.function or function).", show_default=False),
+]
+Reason = Annotated[
+    str | None,
+    typer.Option("--reason", help="With this reason, such as failed or crash.", show_default=False),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def add_to(top: typer.Typer) -> None:
+    """Add the commands."""
+    dlq = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Dead letters: events put aside.")
+    dlq.command(
+        "ls", epilog=examples("headrace dlq ls", "headrace dlq ls --handler route --reason failed --jsonl")
+    )(_ls)
+    dlq.command("show", epilog=examples("headrace dlq show 12", "headrace dlq show 12 --json"))(_show)
+    dlq.command(
+        "redrive",
+        epilog=examples(
+            "headrace dlq redrive 12",
+            "headrace dlq redrive --handler route --dry-run",
+            "headrace dlq redrive --reason failed --yes",
+        ),
+    )(_redrive)
+    dlq.command("drop", epilog=examples("headrace dlq drop 12", "headrace dlq drop --type Ticket --yes"))(
+        _drop
+    )
+    top.add_typer(dlq, name="dlq")
+
+
+# --- looking ----------------------------------------------------------------------------------
+
+
+def _ls(
+    handler: HandlerName = None,
+    reason: Reason = None,
+    kind: TypeName = None,
+    decided: Annotated[bool, typer.Option("--all", help="Also those that were redriven or dropped.")] = False,
+    journal: Journal = None,
+    jsonl: JsonLines = False,
+) -> int:
+    """List dead letters, oldest first."""
+    from headrace.cli.access import reading
+    from headrace.journal.letters import Filter
+
+    with reading(journal) as reader:
+        found = _all(reader, Filter(handler, reason, kind, decided))
+    if jsonl:
+        for one in found:
+            put_json_line(_entry(one))
+        return Exit.DONE
+    if not found:
+        say("no dead letters")
+        return Exit.DONE
+    room = max(30, width_of() - 90)
+    put_table(
+        ("ID", "DIED", "HANDLER", "TYPE", "REASON", "CODE", "ATTEMPTS", "FATE", "ERROR"),
+        [
+            (
+                one.id, f"{one.died:%Y-%m-%d %H:%M:%S}", one.handler, one.type, one.reason, one.code,
+                one.attempts, _fate(one), shortened(one.error.replace("\n", " "), room),
+            )
+            for one in found
+        ],
+        numbers=(0, 6),
+    )  # fmt: skip
+    return Exit.DONE
+
+
+def _all(reader: Reader, wanted: Filter) -> list[Letter]:
+    from headrace.journal.letters import letters
+
+    found: list[Letter] = []
+    while page := letters(reader, wanted, after=found[-1].id if found else 0):
+        found += page
+    return found
+
+
+def _fate(one: Letter) -> str:
+    if one.fate is not None:
+        return one.fate
+    return "again, for the same reason" if one.again else "-"
+
+
+def _show(
+    letter: Annotated[
+        str, typer.Argument(metavar="LETTER", help="Its number, or the id of its event.", show_default=False)
+    ],
+    journal: Journal = None,
+    as_json: Json = False,
+) -> int:
+    """Print a dead letter: error, traceback, attempts, original bytes."""
+    from headrace.cli.access import reading
+    from headrace.journal.letters import named
+
+    with reading(journal) as reader:
+        found = named(reader, letter)
+    if as_json:
+        put_json(_entry(found[-1], whole=True) | {"earlier": [one.id for one in found[:-1]]})
+        return Exit.DONE
+    _put_letter(found[-1])
+    return Exit.DONE
+
+
+def _put_letter(one: Letter) -> None:
+    from headrace.cli.events import put_event
+
+    put(f"{paint('dead letter', 'bold')} {one.id}: {plain(one.error, lines=True)}")
+    put_facts(
+        {
+            "reason": f"{one.reason} [{one.code}]",
+            "handler": f"{one.handler}, version {one.version}",
+            "died": iso(one.died),
+            "attempts": one.attempts,
+            "process died": one.crashes or None,
+            "redriven": one.generation or None,
+            "fate": _fate(one),
+        }
+    )
+    for number, text in enumerate(one.errors, 1):
+        put(f"  attempt {number}: {plain(text)}")
+    if one.traceback:
+        put()
+        put(plain(one.traceback.rstrip(), lines=True))
+    put()
+    put_event(one.event)
+
+
+def _entry(one: Letter, *, whole: bool = False) -> dict[str, Any]:
+    from headrace.cli.events import event_json
+
+    found: dict[str, Any] = {
+        "id": one.id,
+        "died": one.died,
+        "handler": one.handler,
+        "version": one.version,
+        "type": one.type,
+        "event_id": one.event.envelope.event_id,
+        "topic": one.event.envelope.topic,
+        "offset": one.event.envelope.offset,
+        "key": one.event.envelope.key,
+        "reason": one.reason,
+        "code": one.code,
+        "error": one.error,
+        "attempts": one.attempts,
+        "crashes": one.crashes,
+        "generation": one.generation,
+        "again": one.again,
+        "fate": one.fate,
+    }
+    if whole:
+        found |= {
+            "errors": list(one.errors),
+            "traceback": one.traceback,
+            "event": event_json(one.event),
+        }
+    return found
+
+
+# --- deciding ---------------------------------------------------------------------------------
+
+
+def _redrive(  # noqa: PLR0913, PLR0917 - one parameter per option
+    letters: Letters = None,
+    handler: HandlerName = None,
+    reason: Reason = None,
+    kind: TypeName = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    journal: Journal = None,
+    as_json: Json = False,
+) -> int:
+    """Make dead events waiting again, for the active version of their handler."""
+    from headrace.journal.letters import Filter
+
+    decision = Decision("redrive", "redriven", dry_run=dry_run, yes=yes, as_json=as_json)
+    return decision.run(journal, letters or [], Filter(handler, reason, kind))
+
+
+def _drop(  # noqa: PLR0913, PLR0917 - one parameter per option
+    letters: Letters = None,
+    handler: HandlerName = None,
+    reason: Reason = None,
+    kind: TypeName = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    journal: Journal = None,
+    as_json: Json = False,
+) -> int:
+    """Put dead letters away; they stay counted as dead, and `dlq ls --all` still lists them."""
+    from headrace.journal.letters import Filter
+
+    decision = Decision("drop", "dropped", dry_run=dry_run, yes=yes, as_json=as_json)
+    return decision.run(journal, letters or [], Filter(handler, reason, kind))
+
+
+class Decision:
+    """One redrive or drop: which letters, the question, the deed, the counts before and after."""
+
+    def __init__(self, verb: str, done: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+        self._verb, self._done = verb, done
+        self._dry_run, self._yes, self._as_json = dry_run, yes, as_json
+
+    def run(self, journal: str | None, named: list[str], wanted: Filter) -> int:
+        """Decide, and tell; returns the exit code."""
+        from headrace.cli.access import reading
+        from headrace.journal.letters import left
+
+        if not named and wanted == type(wanted)():
+            raise errors.CommandInvalid(
+                problem="it does not say which dead letters",
+                hint="name some, or add --handler, --reason or --type",
+            )
+        with reading(journal) as reader:
+            numbers = self._numbers(reader, named, wanted)
+            before = left(reader)
+            if numbers and not self._dry_run:
+                question = f"{self._verb} {len(numbers):,} of {before:,} dead letters?"
+                if not confirmed(question, yes=self._yes):
+                    say("nothing was done")
+                    return Exit.NO
+            decided = self._decide(journal, numbers) if numbers else []
+            self._tell(decided, before, left(reader))
+        return Exit.NO if any(one.problem for one in decided) else Exit.DONE
+
+    def _numbers(self, reader: Reader, named: list[str], wanted: Filter) -> list[int]:
+        from headrace.journal import letters
+
+        if not named:
+            return [one.id for one in _all(reader, wanted)]
+        found: dict[int, None] = {}
+        for text in named:
+            several = letters.named(reader, text)
+            # An event may have died for several handlers, and after a redrive: the undecided count.
+            open_ones = [one for one in several if one.fate is None] or several[-1:]
+            found |= dict.fromkeys(one.id for one in open_ones)
+        return list(found)
+
+    def _decide(self, journal: str | None, numbers: list[int]) -> list[Decided]:
+        from headrace.cli.access import deciding
+        from headrace.journal import redrive
+
+        with deciding(journal) as db:
+            if self._dry_run:
+                return redrive.refusals(db, numbers, drop=self._verb == "drop")
+            deed = redrive.redrive if self._verb == "redrive" else redrive.drop
+            return asyncio.run(deed(db, numbers))
+
+    def _tell(self, decided: list[Decided], before: int, after: int) -> None:
+        from headrace.journal.redrive import refusal
+
+        refused = [one for one in decided if one.problem]
+        count = len(decided) - len(refused)
+        if self._as_json:
+            put_json(
+                {
+                    "matched": len(decided),
+                    self._done: count,
+                    "refused": [one._asdict() for one in refused],
+                    "before": before,
+                    "after": after,
+                    "dry_run": self._dry_run,
+                }
+            )
+            return
+        for one in refused:
+            show_error(refusal(one))
+        would = "would be " if self._dry_run else ""
+        put(
+            f"{count:,} {would}{self._done}, {len(refused):,} refused;"
+            f" dead letters: {before:,} before, {after:,} after"
+        )

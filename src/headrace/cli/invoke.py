@@ -1,0 +1,119 @@
+"""Finds the command and runs it; the only place where errors become text and exit codes."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, cast
+
+import typer
+
+from headrace import errors
+from headrace.cli import check, demo, dlq, explain, model, publish, run, show, status, tail, why
+from headrace.cli.options import examples
+from headrace.cli.output import Exit, exit_of, paint, say, show_error
+from headrace.cli.target import TargetFailed
+
+DEBUG = "--debug"
+#: The error of a wrong command line.  Versions of typer differ in where it lives, not in its heirs.
+_ClickError = cast("type[Exception]", typer.BadParameter.__mro__[2])
+
+_EPILOG = examples(
+    "headrace demo",
+    "headrace run app:app",
+    "headrace status",
+    more="Exit codes: 0 done; 1 it ran and the answer is no, or some items failed; 2 it could not run"
+    " (usage, settings, import); 3 journal or model out of reach; 130 interrupted.",
+)
+
+
+def tree() -> typer.Typer:
+    """Return all commands."""
+    top = typer.Typer(
+        add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
+
+    @top.callback(epilog=_EPILOG)
+    def headrace(
+        *,
+        version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+        debug: Annotated[bool, typer.Option(DEBUG, help="Print the traceback of any error.")] = False,
+    ) -> None:
+        """Run models on events: each event is handled exactly once per model version."""
+        del version, debug  # both are read before the commands are: see `invoke`
+
+    for part in (demo, run, publish, tail, show, why, status, check, dlq, model, explain):
+        part.add_to(top)
+    return top
+
+
+def invoke(given: Sequence[str]) -> int:
+    """Run one command line; returns the exit code."""
+    arguments = [one for one in given if one != DEBUG]
+    if arguments == ["--version"]:
+        from headrace import __version__
+
+        print(f"headrace {__version__}")
+        return Exit.DONE
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal cannot show is spelled out instead of being an error.
+        cast("Any", stream).reconfigure(errors="backslashreplace")
+    try:
+        command = typer.main.get_command(tree())
+        found = command.main(args=arguments, prog_name="headrace", standalone_mode=False)
+    except typer.Abort:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as fault:  # noqa: BLE001 - told with a code, as every other
+        return _told(fault, debug=DEBUG in given)
+    return found if isinstance(found, int) else Exit.DONE
+
+
+def _told(fault: Exception, *, debug: bool) -> int:
+    """Say what went wrong; returns the exit code."""
+    if isinstance(fault, _ClickError):
+        return _show_usage(fault)
+    if debug:
+        traceback.print_exception(fault)
+    elif isinstance(fault, TargetFailed):
+        _show_users_frames(fault.cause)
+    if not isinstance(fault, errors.HeadraceError):
+        fault = errors.HeadraceError(f"{type(fault).__name__}: {fault}", hint=f"run it again with {DEBUG}")
+    show_error(fault)
+    return exit_of(fault)
+
+
+def _show_usage(error: Any) -> int:
+    """Say what is wrong with the command line, and how it is used."""
+    text = error.format_message().rstrip().rstrip(".")
+    context = getattr(error, "ctx", None)
+    if "\n" in text:  # a command that was called without anything: the text is its help
+        say(text)
+        return Exit.UNUSABLE
+    path = context.command_path if context is not None else "headrace"
+    if context is not None:
+        say(context.get_usage())
+        say()
+    problem = text[:1].lower() + text[1:]
+    show_error(errors.CommandInvalid(problem=problem, hint=f"{path} --help"))
+    return Exit.UNUSABLE
+
+
+def _show_users_frames(cause: BaseException) -> None:
+    """Print the traceback of the user's code, without the frames that led there."""
+    trace: TracebackType | None = cause.__traceback__
+    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    shown = traceback.TracebackException(type(cause), cause, trace)
+    say(paint("".join(shown.format()).rstrip(), "dim", sys.stderr))
+
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((_PACKAGE, "<frozen importlib")) or "/importlib/" in file

@@ -1,0 +1,37 @@
+"""Options that several commands have, and the form of their help."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Journal = Annotated[
+    str | None,
+    typer.Option(
+        "--journal",
+        help="Where events are kept. [env: HEADRACE_JOURNAL; default: headrace.db]",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+JsonLines = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line.")]
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:APP", help="The app, such as app:app.", show_default=False)
+]
+EventId = Annotated[
+    str,
+    typer.Argument(
+        metavar="EVENT",
+        help="Its id, or a beginning of 8 or more digits that no other has.",
+        show_default=False,
+    ),
+]
+TopicName = Annotated[str | None, typer.Option("--topic", help="Of this topic.", show_default=False)]
+TypeName = Annotated[str | None, typer.Option("--type", help="Of this event type.", show_default=False)]
+
+
+def examples(*lines: str, more: str = "") -> str:
+    """Return the end of a help text: commands that can be copied."""
+    shown = "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+    return f"{shown}\n\n{more}" if more else shown

@@ -1,0 +1,214 @@
+"""What commands print: data on stdout, everything else on stderr; and what their exit codes mean."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import IO, Any
+from uuid import UUID
+
+from headrace import errors
+from headrace.world import SystemClock
+
+
+class Exit(IntEnum):
+    """What a command says to the shell."""
+
+    DONE = 0
+    NO = 1  # it ran, and the answer is no, or some items failed
+    UNUSABLE = 2  # it could not run: usage, settings, import
+    UNREACHABLE = 3  # journal, broker or model
+    INTERRUPTED = 130
+
+
+#: The first that fits decides; a family stands after its members.
+_EXITS: tuple[tuple[type[errors.HeadraceError], Exit], ...] = (
+    (errors.EventNotFound, Exit.NO),
+    (errors.RedriveRefused, Exit.NO),
+    (errors.JournalUrlInvalid, Exit.UNUSABLE),
+    (errors.JournalLoopBound, Exit.UNUSABLE),
+    (errors.JournalError, Exit.UNREACHABLE),
+    (errors.VersionUnknown, Exit.NO),
+    (errors.VersionInactive, Exit.NO),
+    (errors.ModelError, Exit.UNREACHABLE),
+    (errors.ContractInvalid, Exit.UNUSABLE),
+    (errors.TypeTwice, Exit.UNUSABLE),
+    (errors.EventError, Exit.NO),
+)
+
+
+def exit_of(error: errors.HeadraceError) -> Exit:
+    """Return the exit code that an error ends a command with."""
+    return next((code for kind, code in _EXITS if isinstance(error, kind)), Exit.UNUSABLE)
+
+
+# --- words on stderr --------------------------------------------------------------------------
+
+
+def say(text: str = "") -> None:
+    """Tell the person something that is not data."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Tell of something that is wrong, without ending."""
+    say(f"{paint('warning:', 'yellow', sys.stderr)} {text}")
+
+
+def show_error(error: errors.HeadraceError, prefix: str = "") -> None:
+    """Print an error as every command does: code and message, a blank line, the hint."""
+    say(f"{paint(f'error[{error.code}]:', 'red', sys.stderr)} {prefix}{plain(error.message, lines=True)}")
+    if error.hint:
+        say()
+        say(f"{paint('hint:', 'cyan', sys.stderr)} {plain(error.hint, lines=True)}")
+
+
+# --- data on stdout ---------------------------------------------------------------------------
+
+
+def put(text: str = "") -> None:
+    """Print a line of data."""
+    print(text)
+
+
+def put_json(value: Any) -> None:
+    """Print one JSON document: indented for a person, on one line for a program."""
+    print(json.dumps(value, default=_told, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def put_json_line(value: Any) -> None:
+    """Print one line of a stream of JSON, at once."""
+    print(json.dumps(value, default=_told, ensure_ascii=False), flush=True)
+
+
+def _told(value: object) -> object:
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(type(value).__name__)
+
+
+def iso(time: datetime | None) -> str | None:
+    """Return a time as RFC 3339 has it, in UTC, to the microsecond."""
+    return None if time is None else time.astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def plain(text: str, *, lines: bool = False) -> str:
+    """Return text that cannot steer a terminal: what is not printable is spelled out."""
+    if text.isprintable():
+        return text
+    kept = "\n\t" if lines else ""
+    return "".join(one if one.isprintable() or one in kept else _spelled(one) for one in text)
+
+
+def _spelled(one: str) -> str:
+    return one.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def put_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Iterable[int] = ()) -> None:
+    """Print a table without boxes; columns of numbers stand to the right."""
+    cells = [[plain(_cell(one)) for one in row] for row in rows]
+    widths = [max(len(name), *(len(row[at]) for row in cells), 0) for at, name in enumerate(head)]
+    right = set(numbers)
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(
+            text.rjust(widths[at]) if at in right else text.ljust(widths[at]) for at, text in enumerate(row)
+        ).rstrip()
+
+    put(paint(line(head), "bold"))
+    for row in cells:
+        put(line(row))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def put_facts(facts: Mapping[str, object]) -> None:
+    """Print names and values, one a line; what is ``None`` or empty is left out."""
+    width = max((len(name) for name in facts), default=0)
+    for name, value in facts.items():
+        if value not in (None, "", (), []):
+            put(f"  {paint(name.ljust(width), 'dim')}  {plain(_cell(value))}")
+
+
+def width_of() -> int:
+    """Return how many characters a line on this terminal has."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def shortened(text: str, size: int) -> str:
+    """Return text of at most ``size`` characters."""
+    return text if len(text) <= size else text[: max(0, size - 1)] + "…"
+
+
+# --- colour -----------------------------------------------------------------------------------
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+def paint(text: str, style: str, stream: IO[str] | None = None) -> str:
+    """Return the text in a colour, where the stream shows colours and nobody has said no."""
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if _colours(stream or sys.stdout) else text
+
+
+def _colours(stream: IO[str]) -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+# --- questions and progress -------------------------------------------------------------------
+
+
+def confirmed(question: str, *, yes: bool) -> bool:
+    """Return whether to go on; without a terminal there is nobody to ask, so ``--yes`` must say so."""
+    if yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise errors.CommandInvalid(problem="there is no terminal to confirm on", hint="add --yes")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+class Progress:
+    """One line on the terminal with rate and time left; silent for a second, and where nobody looks."""
+
+    PATIENCE_NS, REDRAW_NS = 1_000_000_000, 100_000_000
+
+    def __init__(self, total: int) -> None:
+        self._clock = SystemClock()
+        self._total = total
+        self._started_ns = self._clock.boot_ns()
+        self._next_ns = self._started_ns + self.PATIENCE_NS
+        self._drawn = False
+        self._wanted = sys.stderr.isatty() and not os.environ.get("HEADRACE_NO_PROGRESS")
+
+    def at(self, done: int, note: str = "") -> None:
+        """Show how far it is."""
+        now = self._clock.boot_ns()
+        if not self._wanted or now < self._next_ns:
+            return
+        self._next_ns = now + self.REDRAW_NS
+        rate = done / ((now - self._started_ns) / 1e9)
+        left = f", {(self._total - done) / rate:.0f} s left" if done else ""
+        text = f"{done:,} of {self._total:,}  {rate:,.0f}/s{left}  {note}"
+        print(f"\r\x1b[K{shortened(text, width_of() - 1)}", end="", file=sys.stderr, flush=True)
+        self._drawn = True
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self._drawn:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._drawn = False

@@ -1,0 +1,204 @@
+"""``headrace run``: handle the events of an app, in this process or in several."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace import errors
+from headrace.cli.options import Journal, Target, examples
+from headrace.cli.output import Exit, say
+from headrace.world import SystemClock
+
+if TYPE_CHECKING:
+    from headrace.app import App
+    from headrace.runtime.worker import Worker
+
+#: The GIL is handed over this often: a handler that computes must not keep the commits of others waiting
+#: (measured beside a CPU-bound thread: 0.4-2k commits/s with Python's 5 ms, 9-18k with this).
+SWITCH_INTERVAL_S = 0.0005
+#: Objects between two looks of the garbage collector: events come and go without cycles.
+GC_THRESHOLD = (10_000, 20, 50)
+#: How often a worker that holds other partitions than before says so.
+NEWS_S = 0.2
+WORKERS_MAX = 64
+
+_EPILOG = examples(
+    "headrace run app:app",
+    "headrace run app:app --workers 4",
+    "headrace run app:app --journal /var/lib/support/headrace.db --durability normal",
+    more="Ctrl-C or SIGTERM: handlers end or are handed back within stop_grace_ms. Ctrl-C again: at once.",
+)
+
+
+def add_to(top: typer.Typer) -> None:
+    """Add the command."""
+    top.command("run", epilog=_EPILOG)(_run)
+
+
+def _run(
+    target: Target,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=WORKERS_MAX, help="Worker processes.")] = 1,
+    journal: Journal = None,
+    lease_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--lease-ms", help="After this long without a sign a worker counts as dead. [default: 10000]",
+            show_default=False,
+        ),
+    ] = None,
+    durability: Annotated[
+        str | None,
+        typer.Option(
+            "--durability", help="full, or normal: a power cut may take the last commits. [default: full]",
+            show_default=False,
+        ),
+    ] = None,
+    siblings: Annotated[int, typer.Option("--one-of", hidden=True)] = 0,
+) -> int:  # fmt: skip
+    """Handle events until stopped; several may run on one journal, and share the partitions."""
+    flags = {"journal": journal, "lease_ms": lease_ms, "durability": durability}
+    if workers > 1:
+        from headrace.cli.supervise import Supervisor
+
+        return Supervisor(_command(target, workers, flags), workers).run()
+    return Process(target, flags, siblings).run()
+
+
+def _command(target: str, workers: int, flags: dict[str, Any]) -> list[str]:
+    """Return the command line of one of several workers."""
+    options = [
+        part
+        for name, value in flags.items()
+        if value is not None
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    return [sys.executable, "-m", "headrace", "run", target, "--one-of", str(workers), *options]
+
+
+class Process:
+    """One worker process: signals, settings of the interpreter, and what is told on stderr."""
+
+    def __init__(self, target: str, flags: dict[str, Any], siblings: int) -> None:
+        self._target, self._flags, self._siblings = target, flags, siblings
+        self._stop = asyncio.Event()
+        self._clock = SystemClock()
+        self._interrupted = False
+        self._name = f"[{os.getpid()}] " if siblings else ""
+
+    def run(self) -> int:
+        """Serve until stopped; returns the exit code."""
+        from headrace.cli.target import load
+
+        _log_to_stderr(self._name)
+        app = load(self._target)
+        app.configure(self._flags)
+        if not app.handlers:
+            raise errors.TargetInvalid(
+                target=self._target, problem="the app has no handlers, so there is nothing to run"
+            )
+        _share_cores(app, self._siblings)
+        quicken()
+        return asyncio.run(self._serve(app))
+
+    async def _serve(self, app: App) -> int:
+        self._watch_signals()
+        async with app:
+            worker = app.worker()
+            try:
+                await worker.start()
+            except BaseException:
+                await worker.finish()
+                raise
+            self._tell_start(app, worker)
+            _freeze()
+            news = asyncio.create_task(self._tell_partitions(worker))
+            try:
+                handed_back = await worker.run(self._stop)
+            finally:
+                news.cancel()
+        self._tell_end(worker, handed_back)
+        return Exit.INTERRUPTED if self._interrupted else Exit.DONE
+
+    # --- signals ------------------------------------------------------------------------------
+
+    def _watch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        if self._siblings:  # the parent holds the other end of our standard input: its end is our end
+            loop.add_reader(0, self._parent_gone)
+
+    def _interrupt(self) -> None:
+        if self._interrupted:
+            say(f"{self._name}stopped at once; what was in hand is taken over when the lease runs out")
+            os._exit(Exit.INTERRUPTED)
+        self._interrupted = True
+        self._stop.set()
+        say(f"{self._name}stopping: what is in hand ends or is handed back; Ctrl-C again stops at once")
+
+    def _parent_gone(self) -> None:
+        if not os.read(0, 1):
+            asyncio.get_running_loop().remove_reader(0)
+            self._stop.set()
+
+    # --- words --------------------------------------------------------------------------------
+
+    def _tell_start(self, app: App, worker: Worker) -> None:
+        say(f"{self._name}{app.name} on {app.settings.journal}, {app.settings.durability} durability")
+        for server in worker.servers:
+            serving = server.versions.serving
+            version = serving.plan.version.name if serving else "none: not the active version"
+            topic = app.handlers[server.name].consumes.topic
+            say(f"{self._name}{server.name}: version {version}, topic {topic}")
+
+    async def _tell_partitions(self, worker: Worker) -> None:
+        """Say how many partitions are held, whenever that has changed."""
+        told: dict[str, int] = {}
+        while True:
+            for server in worker.servers:
+                held = server.consumer.held()
+                if held != told.get(server.name, 0):
+                    told[server.name] = held
+                    say(f"{self._name}{server.name}: holds {held} partitions")
+            await self._clock.sleep(NEWS_S)
+
+    def _tell_end(self, worker: Worker, handed_back: int) -> None:
+        finished = sum(server.finished for server in worker.servers)
+        say(f"{self._name}stopped: {finished:,} events finished, {handed_back:,} handed back")
+
+
+def _share_cores(app: App, workers: int) -> None:
+    """Let the models of this process use its share of the cores."""
+    for name, handler in app.handlers.items():
+        shared = getattr(handler.model, "for_workers", None)
+        if workers > 1 and shared is not None:
+            app.handlers[name] = replace(handler, model=shared(workers))
+
+
+def quicken() -> None:
+    """Set the interpreter up for a process that is a worker and nothing else."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
+def _freeze() -> None:
+    """What is loaded by now stays: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLD)
+
+
+def _log_to_stderr(prefix: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(f"{prefix}%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    log = logging.getLogger("headrace")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)

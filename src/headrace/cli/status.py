@@ -1,0 +1,159 @@
+"""``headrace status``: how far every handler has come, and whether the numbers add up."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.options import Journal, Json, examples
+from headrace.cli.output import Exit, paint, put, put_json, put_table, warn
+
+if TYPE_CHECKING:
+    from headrace.journal.progress import Progress, Topic
+    from headrace.journal.verify import Violation
+
+EQUATION = "published = waiting + running + parked + done + dead + expired"
+_EPILOG = examples("headrace status", "headrace status --json", "headrace status --verify")
+_HEAD = (
+    "HANDLER", "PUBLISHED", "WAITING", "RUNNING", "PARKED", "DONE", "DEAD", "EXPIRED", "VERSION", "OWNERS",
+)  # fmt: skip
+
+
+def add_to(top: typer.Typer) -> None:
+    """Add the command."""
+    top.command("status", epilog=_EPILOG)(_status)
+
+
+def _status(
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Check every event and every rule of the journal; exit 1 if one is broken."
+        ),
+    ] = False,
+    journal: Journal = None,
+    as_json: Json = False,
+) -> int:
+    """Show, per handler, published = waiting + running + parked + done + dead + expired."""
+    from headrace.cli.access import reading
+    from headrace.journal.progress import moment, progress, topics
+    from headrace.journal.verify import verify as violations_of
+    from headrace.world import SystemClock
+
+    clock = SystemClock()
+    with reading(journal) as reader:
+        found = progress(reader, clock)
+        stored = topics(reader)
+        violations = violations_of(reader) if verify else None
+        path = reader.path
+    now = moment(clock.wall_us())
+    if as_json:
+        put_json(_document(path, found, stored, violations, now))
+    else:
+        _put_text(path, found, stored, now)
+        _put_violations(violations)
+    return Exit.NO if violations else Exit.DONE
+
+
+def _put_text(path: str, found: list[Progress], stored: list[Topic], now: datetime) -> None:
+    events = sum(topic.events for topic in stored)
+    put(f"journal {path}: {events:,} events in {len(stored)} topics")
+    put()
+    rows = [
+        (
+            one.handler, one.published, one.waiting, one.running, one.parked, one.done, one.dead, one.expired,
+            one.active.name if one.active else "-", _owners(one),
+        )
+        for one in found
+    ]  # fmt: skip
+    put_table(_HEAD, rows, numbers=range(1, 8))
+    for one in found:
+        for line in _notes(one, now):
+            put(f"  {one.handler}: {line}")
+    handled = {one.topic for one in found}
+    for topic in stored:
+        if topic.name not in handled:
+            put(f"  topic {topic.name}: {topic.events:,} events, and no handler")
+    put()
+    if all(one.sound for one in found):
+        put(f"{EQUATION}: {paint('holds', 'green')}")
+    else:
+        put(f"{EQUATION}: {paint('does not hold', 'red')}; see `headrace status --verify`")
+
+
+def _owners(one: Progress) -> str:
+    told = [f"pid {owner.pid} ({owner.partitions})" for owner in one.owners if owner.alive]
+    lost = sum(owner.partitions for owner in one.owners if not owner.alive)
+    return ", ".join(told + ([f"lease run out ({lost})"] if lost else [])) or "-"
+
+
+def _notes(one: Progress, now: datetime) -> list[str]:
+    told: list[str] = []
+    opened = ", ".join(f"{count:,} {state}" for state, count in sorted(one.open.items()))
+    if opened:
+        told.append(f"of those that wait, {opened}")
+    if one.oldest_waiting is not None and one.waiting:
+        told.append(f"the oldest has waited {_age_s(one, now):,.1f} s")
+    if one.trouble:
+        told.append(paint(one.trouble, "yellow") + (f" ({one.active.name})" if one.active else ""))
+    if one.dead:
+        told.append(f"{one.dead:,} dead letters: headrace dlq ls --handler {one.handler}")
+    return told
+
+
+def _age_s(one: Progress, now: datetime) -> float:
+    return max(0.0, (now - one.oldest_waiting).total_seconds()) if one.oldest_waiting else 0.0
+
+
+def _put_violations(violations: list[Violation] | None) -> None:
+    if violations is None:
+        return
+    if not violations:
+        put(f"verify: {paint('clean', 'green')}")
+    for one in violations:
+        warn(f"verify: {one.rule}: {one.where}")
+
+
+def _document(
+    path: str,
+    found: list[Progress],
+    stored: list[Topic],
+    violations: list[Violation] | None,
+    now: datetime,
+) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "journal": path,
+        "sound": all(one.sound for one in found),
+        "subscriptions": [_entry(one, now) for one in found],
+        "topics": [one._asdict() for one in stored],
+    }
+    if violations is not None:
+        document["violations"] = [one._asdict() for one in violations]
+    return document
+
+
+def _entry(one: Progress, now: datetime) -> dict[str, Any]:
+    return {
+        "handler": one.handler,
+        "topic": one.topic,
+        "active_version": one.active.name if one.active else None,
+        "partitions": one.partitions,
+        "published": one.published,
+        "waiting": one.waiting,
+        "running": one.running,
+        "parked": one.parked,
+        "done": one.done,
+        "dead": one.dead,
+        "expired": one.expired,
+        "sound": one.sound,
+        "lag": one.untaken,
+        "open": one.open,
+        "oldest_waiting": one.oldest_waiting,
+        "oldest_waiting_s": round(_age_s(one, now), 3),
+        "owners": [owner._asdict() for owner in one.owners],
+        "workers": one.workers,
+        "workers_serving": one.serving,
+        "trouble": one.trouble,
+    }
