@@ -90,6 +90,7 @@ class Pipeline:
         self._loop = asyncio.get_running_loop()
         self._caller = Caller(journal, self._loop, self._stamps)
         self._ramping = False
+        self._stopped = False
 
     # --- from a batch to lines ----------------------------------------------------------------
 
@@ -147,7 +148,7 @@ class Pipeline:
     def _gone(self, slot: Slot, walk: asyncio.Future[None]) -> None:
         self.slots.discard(slot)
         self.abandoned -= slot.abandoned  # an abandoned one has come back after all
-        if not walk.cancelled() and (fault := walk.exception()):
+        if not walk.cancelled() and (fault := walk.exception()) and not self._stopped:
             self._loop.call_exception_handler({"message": "a walker failed", "exception": fault})
             self._lose(slot, fault)
         if self._lines:
@@ -363,6 +364,7 @@ class Pipeline:
 
     async def cancel(self) -> None:
         """Stop the walkers; what they were at stays unfinished."""
+        self._stopped = True  # from here on a failure may be the cancellation's doing
         tasks = [slot.task for slot in self.slots if slot.task is not None]
         for task in tasks:
             task.cancel()
