@@ -15,6 +15,7 @@ async def test_an_unknown_version_becomes_active(lab: Lab) -> None:
     for told in (offer("d1"), offer("d2"), offer("d2", "2"), offer(None, "3")):
         found = await journal.offer(told)
         assert found.mine == found.active
+        assert await journal.offer(told) == found
 
 
 async def test_a_known_inactive_version_is_refused(lab: Lab) -> None:

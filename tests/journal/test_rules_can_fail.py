@@ -1,0 +1,243 @@
+"""Each rule of the journal is switched off once, to see that a test of this suite notices.
+
+A mutation changes the text of a query or a decision; the named test then runs on the changed journal and must
+fail.  A rule that can be removed without a test that breaks is a rule that will be removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from inspect import signature
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import pytest
+from tests.journal import test_claims, test_leases, test_outcomes, test_publish, test_redrive, test_versions
+from tests.journal.journals import Sqlite, SqliteMemory
+from tests.journal.lab import Content, Lab
+
+from headrace.errors import HeadraceError
+from headrace.journal.append import Appender
+from headrace.journal.consumer import SqliteConsumer
+from headrace.journal.held import Held
+from headrace.journal.queries import load
+
+Patch = pytest.MonkeyPatch
+
+
+FAILURES = (AssertionError, HeadraceError, apsw.ConstraintError, pytest.fail.Exception)
+
+
+class Mutation(NamedTuple):
+    """A rule, how it is switched off, and the test that must notice."""
+
+    rule: str
+    switch_off: Callable[[Patch], None]
+    check: Callable[..., Any]
+    given: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+
+def sql(name: str, old: str, new: str) -> Callable[[Patch], None]:
+    """Return the change of one query."""
+
+    def change(patch: Patch) -> None:
+        queries = load("queries.sql")
+        text = getattr(queries, name)
+        assert old in text, f"{name} no longer says {old!r}"
+        patch.setattr(queries, name, text.replace(old, new))
+
+    return change
+
+
+def both(*changes: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    """Return several changes as one."""
+
+    def change(patch: Patch) -> None:
+        for one in changes:
+            one(patch)
+
+    return change
+
+
+def method(owner: type, name: str, answer: Any) -> Callable[[Patch], None]:
+    """Return the change of a method into one that always gives the same answer."""
+    return lambda patch: patch.setattr(owner, name, lambda *_, **__: answer)
+
+
+MUTATIONS = [
+    Mutation(
+        "a known id is looked up before it is written",
+        sql("event_copy", "WHERE eid", "WHERE 0 AND eid"),
+        test_publish.test_same_id_same_content_has_no_effect,
+    ),
+    Mutation(
+        "ids are unique per topic",
+        sql("event_copy", "AND tp >> 10 = ?", "AND ? > 0"),
+        test_publish.test_ids_are_unique_per_topic,
+    ),
+    Mutation(
+        "same id with other content is a conflict",
+        method(Appender, "_check_same", None),
+        test_publish.test_same_id_other_content_is_refused,
+        {"content": Content(body=b"[]")},
+    ),
+    Mutation(
+        "a refused unit leaves nothing in the group",
+        sql("savepoint_undo", "ROLLBACK TO unit", "SAVEPOINT inner"),
+        test_publish.test_a_unit_is_written_whole_or_not_at_all,
+    ),
+    Mutation(
+        "an unknown version becomes the active one",
+        sql("handler_activate", "WHERE id = ?", "WHERE id = ? AND active IS NULL"),
+        test_versions.test_an_unknown_version_becomes_active,
+    ),
+    Mutation(
+        "only the active version claims",
+        sql("active", "handler.active FROM", "(SELECT min(id) FROM version) FROM"),
+        test_versions.test_only_the_active_version_claims,
+    ),
+    Mutation(
+        "an epoch belongs to a digest",
+        sql("model_get", "AND digest = ?", "AND ? <> ''"),
+        test_versions.test_the_same_bytes_are_never_a_new_version,
+    ),
+    Mutation(
+        "a new version begins a range",
+        sql("range_add", "VALUES (?, ?, ?, ?)", "SELECT ?1, ?2, ?3, ?4 WHERE ?3 = 0"),
+        test_versions.test_a_range_ends_where_the_old_version_stopped_taking,
+    ),
+    Mutation(
+        "a final outcome of another version leaves an exception row",
+        sql("exception_put", "VALUES (?, ?, ?, ?)", "SELECT ?1, ?2, ?3, ?4 WHERE 0"),
+        test_versions.test_a_retry_after_an_upgrade_leaves_an_exception_row,
+        {"ending": "done"},
+    ),
+    Mutation(
+        "a redrive back to the range's version drops the exception row",
+        sql("exception_drop", "WHERE sub = ?", "WHERE 0 AND sub = ?"),
+        test_redrive.test_the_active_version_takes_it_and_the_ledger_says_so,
+    ),
+    Mutation(
+        "a waiting event blocks its key",
+        method(Held, "blocks", False),
+        test_claims.test_a_waiting_event_blocks_its_key_and_no_other,
+    ),
+    Mutation(
+        "one event in flight per key",
+        method(Held, "may_run", True),
+        test_claims.test_a_waiting_event_blocks_its_key_and_no_other,
+    ),
+    Mutation(
+        "open offsets are bounded",
+        method(Sqlite, "bound_open", None),
+        test_claims.test_a_partition_pauses_at_the_bound_of_open_offsets,
+    ),
+    Mutation(
+        "attempts are counted before they run",
+        sql("claim_open", "attempts = attempts + 1", "attempts = attempts"),
+        test_claims.test_attempts_are_counted_before_they_run,
+    ),
+    Mutation(
+        "a take-over keeps the range that a dead owner had in hand",
+        sql("open_recover_range", "seq <= ?4", "seq <= ?4 AND 0"),
+        test_leases.test_what_was_never_settled_at_all_is_suspected_too,
+    ),
+    Mutation(
+        "a take-over keeps the single events that a dead owner had in hand",
+        sql("open_recover_running", "state = 'running'", "state = 'running' AND 0"),
+        test_leases.test_what_a_dead_worker_had_in_hand_runs_one_by_one,
+    ),
+    Mutation(
+        "suspects run one by one",
+        both(
+            sql("open_recover_range", "'retry', 1, 1,", "'retry', 1, 0,"),
+            sql("open_recover_running", "crashes = crashes + 1", "crashes = crashes"),
+        ),
+        test_leases.test_what_a_dead_worker_had_in_hand_runs_one_by_one,
+    ),
+    Mutation(
+        "an outcome with a stale epoch is refused",
+        both(
+            sql("settle_range", "AND owner = ?6 AND epoch = ?7", "AND ?6 = ?6 AND ?7 = ?7"),
+            sql("settle_open", "AND owner = ?6 AND epoch = ?7", "AND ?6 = ?6 AND ?7 = ?7"),
+        ),
+        test_leases.test_an_expired_lease_is_taken_over_and_its_outcome_refused,
+    ),
+    Mutation(
+        "a live lease is respected",
+        both(
+            sql("positions_free", "OR worker.lease_until_ns <= ?3", "OR ?3 = ?3"),
+            sql("position_take", "AND lease_until_ns > ?5", "AND ?5 <> ?5"),
+        ),
+        test_leases.test_a_live_lease_is_respected,
+    ),
+    Mutation(
+        "a lease dies with the boot",
+        both(
+            sql("positions_free", "worker.boot <> ?2 OR", "worker.boot <> worker.boot OR"),
+            sql("position_take", "boot = ?4 AND", "boot = boot AND"),
+        ),
+        test_leases.test_a_lease_dies_with_the_boot,
+    ),
+    Mutation(
+        "a worker has at most its share",
+        method(SqliteConsumer, "_quota", 1_000),
+        test_leases.test_shares_are_fair,
+        {"partitions": 4, "workers": 2},
+    ),
+    Mutation(
+        "surplus waits for its work to end",
+        both(
+            method(Held, "running", False),
+            sql("position_release", "AND claimed_after = high", "AND claimed_after <= high"),
+        ),
+        test_leases.test_surplus_is_handed_back_when_its_work_ends,
+    ),
+    Mutation(
+        "an outcome is one transaction",
+        sql("rollback", "ROLLBACK", "COMMIT"),
+        test_outcomes.test_a_failure_within_leaves_nothing,
+        {"point": "settle.dead"},
+    ),
+    Mutation(
+        "a redriven event waits for its key",
+        lambda patch: patch.setattr(Held, "may_run", _blind_to_redrives(Held.may_run)),
+        test_redrive.test_a_redriven_event_waits_for_its_key,
+    ),
+]
+
+
+def _blind_to_redrives(may_run: Callable[[Held, Any], bool]) -> Callable[[Held, Any], bool]:
+    def seen(held: Held, entry: Any) -> bool:
+        unsettled, held.unsettled = held.unsettled, 0
+        try:
+            return may_run(held, entry)
+        finally:
+            held.unsettled = unsettled
+
+    return seen
+
+
+async def attempt(mutation: Mutation, folder: Path) -> None:
+    """Run the test on a journal of its own."""
+    lab = Lab(SqliteMemory(), folder)
+    with Patch.context() as patch:
+        own = {"monkeypatch": patch} if "monkeypatch" in signature(mutation.check).parameters else {}
+        try:
+            await mutation.check(lab=lab, **mutation.given, **own)
+        finally:
+            await lab.close()
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.rule.replace(" ", "-"))
+def test_a_rule_that_is_switched_off_is_missed(
+    mutation: Mutation, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """With the rule the test passes, without it the test fails."""
+    asyncio.run(attempt(mutation, tmp_path))
+
+    mutation.switch_off(monkeypatch)
+    with pytest.raises(FAILURES):
+        asyncio.run(attempt(mutation, tmp_path))
