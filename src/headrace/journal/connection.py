@@ -287,11 +287,13 @@ def safe_version(text: str) -> bool:
 def check_ours(db: apsw.Connection, path: str) -> int:
     """Return the schema number of a journal, 0 of an empty file; refuses anything else."""
     try:
-        names = ("application_id", "user_version", "schema_version")
+        # The identity last: another process may create the journal in between, and sets it in one
+        # transaction with the rest, so what is still 0 then was 0 before.
+        names = ("schema_version", "user_version", "application_id")
         found: list[Any] = [db.execute(f"PRAGMA {name}").fetchall()[0][0] for name in names]
     except apsw.NotADBError:
         raise errors.JournalForeign(path=path) from None
-    identity, schema, tables = found
+    tables, schema, identity = found
     if identity != APPLICATION_ID and (identity or schema or tables):
         raise errors.JournalForeign(path=path)
     if schema > SCHEMA:

@@ -151,7 +151,7 @@ class Pipeline:
         if not walk.cancelled() and (fault := walk.exception()) and not self._stopped:
             self._loop.call_exception_handler({"message": "a walker failed", "exception": fault})
             self._lose(slot, fault)
-        if self._lines:
+        if self._lines and len(self.slots) in (0, self._concurrency - 1):
             self._add_walkers(1)
 
     async def _walk(self, slot: Slot) -> None:  # noqa: C901, PLR0912 - the whole way in one place, on purpose
@@ -210,6 +210,8 @@ class Pipeline:
                     if self._ended(line, at, head.key):
                         break
             slot.at = 0
+        if not locked:
+            self.slots.discard(slot)  # at once: the next batch may start before `_gone` is called
 
     def _hand_on(self, line: Line, at: int, key: str | None) -> None:
         """Leave the rest of a line to another walker; the lines of its key stay one after the other."""
