@@ -1,0 +1,87 @@
+"""The outside as the runtime sees it: time, chance, failpoints."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Time.  Wall time is for people and envelopes, boot time for leases and waits."""
+
+    def wall_us(self) -> int:
+        """Return microseconds since 1970, UTC; may jump."""
+        ...
+
+    def boot_ns(self) -> int:
+        """Return nanoseconds since boot, suspended time included; never jumps within one `boot_id`."""
+        ...
+
+    def boot_id(self) -> str:
+        """Return a name of this boot, the same in every process."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; other tasks go on."""
+        ...
+
+    def nap(self, seconds: float) -> None:
+        """Block this thread for less than a turn of the event loop costs."""
+        ...
+
+
+class Chance(Protocol):
+    """Randomness: ids, trace ids, jitter."""
+
+    def bytes(self, size: int) -> bytes:
+        """Return unpredictable bytes."""
+        ...
+
+    def unit(self) -> float:
+        """Return a number in [0, 1)."""
+        ...
+
+
+class Faults(Protocol):
+    """Named places where a test may let the process die or the store fail."""
+
+    def at(self, point: str) -> None:
+        """Pass a failpoint; may raise or not return."""
+        ...
+
+
+class World(Protocol):
+    """The outside as the runtime sees it."""
+
+    clock: Clock
+    chance: Chance
+    faults: Faults
+
+
+class NoFaults:
+    """Failpoints outside of tests: nothing happens."""
+
+    def at(self, point: str) -> None:
+        """Pass."""
+
+
+#: Every failpoint of the product, in the order in which one event meets them.
+FAILPOINTS = (
+    "publish.begin",
+    "publish.inserted",
+    "publish.committed",
+    "version.offered",
+    "balance.taken",
+    "balance.committed",
+    "claim.begin",
+    "claim.written",
+    "claim.committed",
+    "handle.before",
+    "handle.after",
+    "settle.begin",
+    "settle.positions",
+    "settle.events",
+    "settle.open",
+    "settle.dead",
+    "settle.committed",
+    "release.committed",
+)
