@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -71,6 +69,8 @@ _NAMES = tuple(field.name for field in fields(Settings))
 
 def _typed(name: str, value: Any, origin: str) -> Any:
     if name not in _NAMES:
+        from difflib import get_close_matches
+
         near = get_close_matches(name, _NAMES, 1)
         problem = "there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
         raise errors.SettingInvalid(name=name, origin=origin, problem=problem)
@@ -105,6 +105,8 @@ def _files(folder: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _toml(path: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as fault:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable
@@ -77,6 +76,8 @@ class Context:
 
 def _where() -> object:
     """Return the task that runs, or in a thread without an event loop (a plain handler) the thread."""
+    import asyncio
+
     try:
         return asyncio.current_task()
     except RuntimeError:
