@@ -112,7 +112,7 @@ class Appender:
         ex, queries = self._db.ex, self._db.queries
         ex(queries.savepoint)
         try:
-            known: dict[_Name, _Cause] = {}
+            known: dict[bytes, _Cause] = {}
             receipts: dict[_Name, Receipt] = {}
             for event in _causes_first(unit):
                 receipt = self._write_one(event, known)
@@ -128,14 +128,14 @@ class Appender:
         self._db.faults.at("publish.inserted")
         return [receipts[_name(event)] for event in unit]
 
-    def _write_one(self, event: NewEvent, known: dict[_Name, _Cause]) -> Receipt:
+    def _write_one(self, event: NewEvent, known: dict[bytes, _Cause]) -> Receipt:
         causes = [self._cause(event, parent, known) for parent in event.head.parents]
         copy = self._db.row(self._db.queries.event_copy, (event.event_id, event.place >> 10))
         if copy is not None:
             self._check_same(event, copy)
             seq, chain, depth, head = copy[0], copy[4], copy[5], copy[2]
             root = decode_head(head).root or event.event_id
-            known[_name(event)] = _Cause(seq, chain or seq, depth, root)
+            known.setdefault(event.event_id, _Cause(seq, chain or seq, depth, root))
             return Receipt(event.event_id, duplicate=True)
         chain, depth = 0, 0
         if causes:
@@ -144,13 +144,14 @@ class Appender:
         row = event_row(event.place, event.event_id, chain, depth, event.head, event.body)
         self._db.many(self._db.queries.event_add, [row])
         seq = self._db.row(self._db.queries.last_rowid)[0]
-        known[_name(event)] = _Cause(seq, chain or seq, depth, event.head.root or event.event_id)
+        # Of one id in two topics the first is the cause, as in the journal.
+        known.setdefault(event.event_id, _Cause(seq, chain or seq, depth, event.head.root or event.event_id))
         return Receipt(event.event_id, duplicate=False)
 
-    def _cause(self, event: NewEvent, parent: bytes, known: dict[_Name, _Cause]) -> _Cause:
-        for (_, event_id), cause in known.items():
-            if event_id == parent:
-                return cause
+    def _cause(self, event: NewEvent, parent: bytes, known: dict[bytes, _Cause]) -> _Cause:
+        inside = known.get(parent)
+        if inside is not None:
+            return inside
         found = self._db.row(self._db.queries.event_cause, (parent,))
         if found is None:
             raise errors.ParentMissing(event_id=text_of(event.event_id), parent_id=text_of(parent))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -20,6 +21,8 @@ from headrace.model.metadata import Told, Unfit
 from headrace.model.onnxfile import About
 from headrace.model.recipe import Decode, Encode, Recipe
 from headrace.model.weights import Place, Stamp, Weights, peek, read_beside, read_model, stamp
+
+_log = logging.getLogger("headrace.model")
 
 # numpy and the runtime take longer to import than a whole app may: only loading needs them.
 if TYPE_CHECKING:
@@ -134,6 +137,8 @@ class LoadedOnnx:
         self.digest = weights.digest([self._settings(told)])
         closed = all(size is not None for slot in self._slots for size in slot.shape[1:])
         self._warm_up(sure=recipe.encode is None and (closed or told.encoder is not None))
+        providers, threads = ", ".join(self._session.get_providers()), recipe.thread_count()
+        _log.info("session of %s: digest %s, %s, threads %d", self.name, self.digest[:12], providers, threads)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -154,7 +154,7 @@ class Pipeline:
         if self._lines and len(self.slots) in (0, self._concurrency - 1):
             self._add_walkers(1)
 
-    async def _walk(self, slot: Slot) -> None:  # noqa: C901, PLR0912 - the whole way in one place, on purpose
+    async def _walk(self, slot: Slot) -> None:  # noqa: C901, PLR0912, PLR0915 - one way, in one place
         """Take line after line and run its events; the one place where events meet handlers."""
         base = contextvars.copy_context()
         slot.thread = threading.get_ident() if self._threads is not None else 0

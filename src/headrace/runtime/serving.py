@@ -50,6 +50,7 @@ class Versions:
         self._loaded: dict[str, LoadedModel] = {}
         self._watch: Watch | None = None
         self._told = ""
+        self._loading: asyncio.Future[LoadedModel | errors.HeadraceError | None] | None = None
         #: ``None`` while this worker has not got the active version.
         self.serving: Serving | None = None
 
@@ -58,16 +59,22 @@ class Versions:
         model: LoadedModel | None = None
         if self._handler.model is not None:
             load = self._handler.model.load
-            model = await asyncio.get_running_loop().run_in_executor(self._executor, load)
+            model = await asyncio.get_running_loop().run_in_executor(None, load)
             self._watch = Watch(self._handler.model, model)
         await self._adopt(model, await self._offer(model))
 
     async def look(self) -> None:
         """Take notice of a changed model file; a broken one leaves the old version serving."""
+        if self._loading is not None and self._loading.done():
+            loaded, self._loading = self._loading, None
+            await self._take_up(loaded.result())
         watch = self._watch
-        if watch is None or not watch.poll(self._clock.boot_ns() / 1e9):
+        if watch is None or self._loading is not None or not watch.poll(self._clock.boot_ns() / 1e9):
             return
-        found = await asyncio.get_running_loop().run_in_executor(self._executor, watch.load)
+        # Beside the work, on a thread of its own: a large model takes seconds to build and to warm up.
+        self._loading = asyncio.get_running_loop().run_in_executor(None, watch.load)
+
+    async def _take_up(self, found: LoadedModel | errors.HeadraceError | None) -> None:
         if isinstance(found, errors.HeadraceError):
             _log.error(
                 "model of %s: the new file is not used, the old one keeps serving: %s (%s)",

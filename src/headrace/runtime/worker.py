@@ -54,8 +54,7 @@ class Worker:
         self._world, self._clock = world, world.clock
         self._observer = observer
         self._settings = settings or WorkerSettings()
-        self._models = ThreadPoolExecutor(1, thread_name_prefix="headrace-model")
-        self._pools: list[ThreadPoolExecutor | ProcessPool] = [self._models]
+        self._pools: list[ThreadPoolExecutor | ProcessPool] = []
         self._quiet = Quiet()
         self._keeper: Keeper | None = None
         self._lease: Lease | None = None
@@ -89,7 +88,10 @@ class Worker:
         async def compiled(version: VersionInfo) -> Plan:
             return await compile_plan(handler, version, self._journal, origin, call)
 
-        versions = Versions(handler, self._journal, self._models, self._clock, compiled)
+        # One thread for each model: a slow one does not hold up another, and batches of one do not overlap.
+        inference = ThreadPoolExecutor(1, thread_name_prefix=f"headrace-model-{handler.name}")
+        self._pools.append(inference)
+        versions = Versions(handler, self._journal, inference, self._clock, compiled)
         await versions.start()
         pipeline = Pipeline(
             self._journal,
