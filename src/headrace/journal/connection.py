@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -18,6 +19,7 @@ from headrace.journal.queries import load, read
 from headrace.ports import Chance, Clock, Faults
 
 T = TypeVar("T")
+_log = logging.getLogger("headrace.journal")
 
 #: "HDRC" in ASCII, in the header of the file.
 APPLICATION_ID = 0x48445243
@@ -33,7 +35,11 @@ BUSY_NAPS_MAX = 12
 BUSY_SLEEP_S_MAX = 0.002
 #: WAL pages of 4 KiB after which a checkpoint runs beside the work, and after which it runs in its way.
 WAL_PAGES_SOFT, WAL_PAGES_HARD = 1_500, 8_000
-WAL_BYTES_MAX = 64 << 20
+#: 64 MiB: as large as the WAL is left on disk (journal_size_limit).  Above it something is wrong, and is told
+#: once a minute; a checkpoint that a reader holds up is not repeated at every commit.
+WAL_PAGES_WARN = 16_384
+WARN_NS_MIN = 60_000_000_000
+CHECKPOINT_NS_MIN = 100_000_000
 #: Rows per multi-row INSERT: binding costs less than stepping.
 _CHUNKS = (100, 64, 32, 16, 8, 4, 2, 1)
 _PRAGMAS = (
@@ -61,6 +67,8 @@ class Connection:
         self.queries: Any = load("queries.sql")
         self._pid = os.getpid()
         self._wal_pages = 0
+        self._checkpoint_ns = 0
+        self._warned_ns = -WARN_NS_MIN
         self._many: dict[tuple[str, int], str] = {}
         self._checkpointer: Checkpointer | None = None
         self._notifier: Notifier | None = None
@@ -160,13 +168,20 @@ class Connection:
         """Ask the thread; where it cannot keep up, do the rest here, so that the WAL can start again."""
         if self._checkpointer is None:
             return
-        if self._wal_pages > WAL_PAGES_HARD and self._checkpointer.idle():
+        now = self.clock.boot_ns()
+        if self._wal_pages <= WAL_PAGES_HARD or not self._checkpointer.idle():
+            self._checkpointer.ask()
+        elif now - self._checkpoint_ns > CHECKPOINT_NS_MIN:
+            self._checkpoint_ns = now
             # The commit stands: a fault here (busy, full) is met again by the next writer, who reports it.
             with suppress(apsw.Error):
                 self.ex(self.queries.checkpoint)
-            self._wal_pages = 0
-        else:
-            self._checkpointer.ask()
+        if self._wal_pages > WAL_PAGES_WARN and now - self._warned_ns > WARN_NS_MIN:
+            self._warned_ns = now
+            _log.warning(
+                "the WAL of %s has grown to %d MiB: a reader holds it open, so it cannot start again",
+                self.path, self._wal_pages * 4096 >> 20,
+            )  # fmt: skip
 
     def changed_elsewhere(self) -> int:
         """Return a number that changes when another connection has committed."""
