@@ -9,7 +9,7 @@ import typer
 
 from headrace import errors
 from headrace.cli.options import Json, Target, examples
-from headrace.cli.output import Exit, paint, plain, put, put_json
+from headrace.cli.output import Exit, paint, put, put_json, told
 
 if TYPE_CHECKING:
     from headrace.app import App
@@ -129,8 +129,8 @@ def _put_text(app: App | None, found: list[Finding]) -> None:
         put(f"{paint(name, 'bold')} version {handler.version}{model}: {handler.consumes.type} -> {emits}")
     for one in found:
         code = f"[{one.code}]" if one.code else ""
-        put(f"{paint(f'finding{code}:', 'red')} {one.where}: {plain(one.problem)}")
-        put(f"  {paint('hint:', 'cyan')} {plain(one.hint)}")
+        put(f"{paint(f'finding{code}:', 'red')} {one.where}: {told(one.problem)}")
+        put(f"  {paint('hint:', 'cyan')} {told(one.hint)}")
     put(f"{len(found)} findings" if found else paint("no findings", "green"))
 
 

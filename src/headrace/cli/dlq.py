@@ -156,7 +156,8 @@ def _put_letter(one: Letter) -> None:
             "attempts": one.attempts,
             "process died": one.crashes or None,
             "redriven": one.generation or None,
-            "fate": _fate(one),
+            "fate": one.fate,
+            "again": "it died for the same reason before it was redriven" if one.again else None,
         }
     )
     for number, text in enumerate(one.errors, 1):

@@ -9,7 +9,7 @@ import typer
 
 from headrace import errors
 from headrace.cli.options import Json, examples
-from headrace.cli.output import Exit, paint, put, put_json
+from headrace.cli.output import Exit, paint, put, put_json, told
 
 
 def add_to(top: typer.Typer) -> None:
@@ -48,7 +48,7 @@ def _explain(
 def _put(kind: type[errors.HeadraceError]) -> None:
     put(f"{paint(kind.code, 'bold')} {kind.__name__}")
     put()
-    put(inspect.getdoc(kind) or "")
+    put(told(inspect.getdoc(kind) or ""))
     put()
     put(f"Whose fault: {kind.fault.value}.")
     put(f"Tried again by itself: {'yes' if kind.retryable else 'no'}.")

@@ -47,6 +47,9 @@ def exit_of(error: errors.HeadraceError) -> Exit:
     return next((code for kind, code in _EXITS if isinstance(error, kind)), Exit.UNUSABLE)
 
 
+#: The width of a file or a pipe.
+ENDLESS = 1_000_000
+
 # --- words on stderr --------------------------------------------------------------------------
 
 
@@ -62,10 +65,15 @@ def warn(text: str) -> None:
 
 def show_error(error: errors.HeadraceError, prefix: str = "") -> None:
     """Print an error as every command does: code and message, a blank line, the hint."""
-    say(f"{paint(f'error[{error.code}]:', 'red', sys.stderr)} {prefix}{plain(error.message, lines=True)}")
+    say(f"{paint(f'error[{error.code}]:', 'red', sys.stderr)} {prefix}{told(error.message)}")
     if error.hint:
         say()
-        say(f"{paint('hint:', 'cyan', sys.stderr)} {plain(error.hint, lines=True)}")
+        say(f"{paint('hint:', 'cyan', sys.stderr)} {told(error.hint)}")
+
+
+def told(text: str) -> str:
+    """Return text of an error for the terminal: what docstrings set in double backticks has single ones."""
+    return plain(text.replace("``", "`"), lines=True)
 
 
 # --- data on stdout ---------------------------------------------------------------------------
@@ -78,15 +86,15 @@ def put(text: str = "") -> None:
 
 def put_json(value: Any) -> None:
     """Print one JSON document: indented for a person, on one line for a program."""
-    print(json.dumps(value, default=_told, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    print(json.dumps(value, default=_jsonable, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 
 
 def put_json_line(value: Any) -> None:
     """Print one line of a stream of JSON, at once."""
-    print(json.dumps(value, default=_told, ensure_ascii=False), flush=True)
+    print(json.dumps(value, default=_jsonable, ensure_ascii=False), flush=True)
 
 
-def _told(value: object) -> object:
+def _jsonable(value: object) -> object:
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, UUID):
@@ -142,8 +150,8 @@ def put_facts(facts: Mapping[str, object]) -> None:
 
 
 def width_of() -> int:
-    """Return how many characters a line on this terminal has."""
-    return shutil.get_terminal_size((100, 24)).columns
+    """Return how many characters a line has: those of the terminal, or any number where there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else ENDLESS
 
 
 def shortened(text: str, size: int) -> str:
@@ -204,7 +212,8 @@ class Progress:
         rate = done / ((now - self._started_ns) / 1e9)
         left = f", {(self._total - done) / rate:.0f} s left" if done else ""
         text = f"{done:,} of {self._total:,}  {rate:,.0f}/s{left}  {note}"
-        print(f"\r\x1b[K{shortened(text, width_of() - 1)}", end="", file=sys.stderr, flush=True)
+        room = os.get_terminal_size(sys.stderr.fileno()).columns - 1
+        print(f"\r\x1b[K{shortened(text, room)}", end="", file=sys.stderr, flush=True)
         self._drawn = True
 
     def end(self) -> None:

@@ -22,7 +22,7 @@ from headrace.world import SystemClock
 
 #: Messages of one publish, and messages under way: few enough that none waits in a line before the model,
 #: enough that the model gets its batches and commits are shared.
-CHUNK, WINDOW = 16, 48
+CHUNK, WINDOW = 16, 32
 #: A look at the journal when nothing was heard for so long: another worker may share it.
 SILENCE_S = 0.25
 
