@@ -97,7 +97,9 @@ class Flight:
         self, row: Row, head: Head | None, error: BaseException, kind: str, verdict: Dead
     ) -> DeadLetter:
         coded = _coded(error, self.plan.handler.name)
-        told = str(coded)
+        told = str(coded) if self.plan.handler.name in str(coded) else f"In {self.plan.handler.name}: {coded}"
+        if coded.hint:
+            told = f"{told} Hint: {coded.hint}"
         return DeadLetter(
             row=row,
             reason=verdict.reason,
