@@ -40,36 +40,18 @@ class Contract:
     #: Only immutable scalars inside: what was valid when it was made is valid still.
     flat: bool
     key_of: Callable[[Any], str | None]
-    _to_json: Callable[[Any], bytes]
-    _validate_json: Callable[[bytes], Event]
-
-    def encode(self, value: Event) -> bytes:
-        """Return the payload bytes (UTF-8 JSON).
-
-        Raises `PayloadInvalid` when the value no longer fits its class (a list in it was changed, say) or
-        holds NaN or Infinity.
-        """
-        try:
-            body = self._to_json(value)
-        except PydanticSerializationError as fault:
-            raise errors.PayloadInvalid(str(fault), type=self.type) from fault
-        if not self.flat and (b"NaN" in body or b"Infinity" in body):
-            refuse_constants(self.type, body)
-        return body
-
-    def decode(self, body: bytes) -> Event:
-        """Return the event of payload bytes; raises `PayloadInvalid` or `PayloadUndecodable`."""
-        try:
-            return self._validate_json(body)
-        except ValidationError as fault:
-            raise refusal(self, fault) from None
+    #: The payload bytes (UTF-8 JSON) of an event.  Raises `PayloadInvalid` when the value no longer fits its
+    #: class (a list in it was changed, say) or holds NaN or Infinity.
+    encode: Callable[[Event], bytes]
+    #: The event of payload bytes.  Raises `PayloadInvalid` or `PayloadUndecodable`.
+    decode: Callable[[bytes], Event]
 
     def build(self, values: dict[str, object]) -> Event:
         """Return the event of Python values, validated like any other."""
         try:
             return self.cls.model_validate(values)
         except ValidationError as fault:
-            raise refusal(self, fault) from None
+            raise refusal(self.cls, self.type, fault) from None
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
@@ -150,7 +132,7 @@ class Event(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as fault:
-            raise refusal(contract_of(cls), fault) from None
+            raise refusal(cls, contract_of(cls).type, fault) from None
 
 
 def contract_of(cls: type[Event]) -> Contract:
@@ -169,8 +151,7 @@ def _compile(cls: type[Event], name: str, topic: str, key: str | None, version: 
             )
     if version < 1:
         raise errors.ContractInvalid("A schema version starts at 1.", type=name)
-    flat, to_json = _is_flat(cls), cls.__pydantic_serializer__.to_json
-    options: dict[str, Any] = {} if flat else {"by_alias": True, "round_trip": True, "warnings": "error"}
+    flat = _is_flat(cls)
     return Contract(
         cls=cls,
         type=name,
@@ -180,10 +161,41 @@ def _compile(cls: type[Event], name: str, topic: str, key: str | None, version: 
         where=_where(cls),
         flat=flat,
         key_of=_key_reader(cls, name, key),
-        # Looking for changed values costs 1 us an event, so it is done where values can change.
-        _to_json=partial(to_json, **options) if options else to_json,
-        _validate_json=cls.__pydantic_validator__.validate_json,
+        encode=_encoder(cls, name, flat=flat),
+        decode=_decoder(cls, name),
     )
+
+
+def _encoder(cls: type[Event], name: str, *, flat: bool) -> Callable[[Event], bytes]:
+    """Return `Contract.encode`: a function with everything at hand, because it is on the hot path."""
+    to_json: Callable[[Event], bytes] = cls.__pydantic_serializer__.to_json
+    if not flat:
+        # Looking for changed values costs 1 us an event, so it is done where values can change.
+        to_json = partial(to_json, by_alias=True, round_trip=True, warnings="error")
+
+    def encode(value: Event) -> bytes:
+        try:
+            body = to_json(value)
+        except PydanticSerializationError as fault:
+            raise errors.PayloadInvalid(str(fault), type=name) from fault
+        if not flat and (b"NaN" in body or b"Infinity" in body):
+            refuse_constants(name, body)
+        return body
+
+    return encode
+
+
+def _decoder(cls: type[Event], name: str) -> Callable[[bytes], Event]:
+    """Return `Contract.decode`."""
+    validate: Callable[[bytes], Event] = cls.__pydantic_validator__.validate_json
+
+    def decode(body: bytes) -> Event:
+        try:
+            return validate(body)
+        except ValidationError as fault:
+            raise refusal(cls, name, fault) from None
+
+    return decode
 
 
 _SCALARS: frozenset[Any] = frozenset({str, int, float, bool, NoneType, datetime, date, UUID})
@@ -268,18 +280,18 @@ def _remember(contract: Contract) -> None:
         raise errors.TypeTwice(type=contract.type, first=where, second=contract.where)
 
 
-def refusal(contract: Contract, fault: ValidationError) -> errors.EventError:
+def refusal(cls: type[Event], name: str, fault: ValidationError) -> errors.EventError:
     """Turn pydantic's report into one coded error that lists every fault with its path."""
     found = fault.errors(include_url=False, include_context=False)
     if found[0]["type"] == "json_invalid":
-        return errors.PayloadUndecodable(found[0]["msg"], type=contract.type)
+        return errors.PayloadUndecodable(found[0]["msg"], type=name)
     lines = [
-        f"{_path(one['loc'])}: {one['msg']} (got {_shown(contract, one['loc'], one.get('input'))})"
+        f"{_path(one['loc'])}: {one['msg']} (got {_shown(cls, one['loc'], one.get('input'))})"
         for one in found[:FAULTS_SHOWN_MAX]
     ]
     if len(found) > FAULTS_SHOWN_MAX:
         lines.append(f"... and {len(found) - FAULTS_SHOWN_MAX} more")
-    return errors.PayloadInvalid("; ".join(lines), type=contract.type)
+    return errors.PayloadInvalid("; ".join(lines), type=name)
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
@@ -287,8 +299,8 @@ def _path(loc: tuple[int | str, ...]) -> str:
     return text.lstrip(".") or "(payload)"
 
 
-def _shown(contract: Contract, loc: tuple[int | str, ...], value: object) -> str:
-    field = contract.cls.model_fields.get(str(loc[0])) if loc else None
+def _shown(cls: type[Event], loc: tuple[int | str, ...], value: object) -> str:
+    field = cls.model_fields.get(str(loc[0])) if loc else None
     secret = field is not None and any(field.annotation is kind for kind in (SecretStr, SecretBytes))
     if secret or any(isinstance(part, str) and _SECRET.search(part) for part in loc):
         return "a value that is not shown"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from functools import lru_cache
+from hashlib import blake2b
 from uuid import UUID
 
 from headrace import errors
@@ -37,35 +37,33 @@ def uuid7(time_us: int, chance: bytes) -> bytes:
 class Derivation:
     """Derived ids of one (subscription, handler version): stable over crashes, retries and machines.
 
-    A derived id is a UUIDv8: the 48 time bits of the parent, then 74 bits of
-    blake2b(subscription, version, parent id, name).  The prefix keeps the index on ids local (measured:
-    3x the commit rate of fully random ids); blake2b so that no publisher can forge a collision.
+    A derived id is a UUIDv8: the 48 time bits of the parent, then 74 of the first 80 bits of
+    blake2b(prefix, parent id, name), the prefix being blake2b-256(subscription, version).  The time keeps the
+    index on ids local (measured: 3x the commit rate of fully random ids); blake2b so that no publisher can
+    forge a collision.
     """
 
-    __slots__ = ("_seed",)
+    __slots__ = ("_prefix",)
 
     def __init__(self, subscription: str, version: str) -> None:
-        self._seed = hashlib.blake2b(f"{subscription}\0{version}\0".encode(), digest_size=10)
+        self._prefix = blake2b(f"{subscription}\0{version}\0".encode(), digest_size=32).digest()
 
     def child(self, parent: bytes, ordinal: int) -> bytes:
         """Return the id of the ``ordinal``-th event emitted for ``parent`` (16 bytes)."""
-        state = self._seed.copy()
-        state.update(parent + (_ORDINALS[ordinal] if ordinal < len(_ORDINALS) else f"#{ordinal}".encode()))
-        drawn = state.digest()
+        name = _ORDINALS[ordinal] if ordinal < len(_ORDINALS) else f"#{ordinal}".encode()
+        drawn = blake2b(self._prefix + parent + name).digest()
         # As in `named`, spelled out: this runs once for every event emitted.
-        return parent[:6] + _VERSION_8[drawn[0]] + drawn[1:2] + _VARIANT[drawn[2]] + drawn[3:]
+        return parent[:6] + _VERSION_8[drawn[0]] + drawn[1:2] + _VARIANT[drawn[2]] + drawn[3:10]
 
     def named(self, parent: bytes, name: str) -> bytes:
         """Return the id of an event emitted under a name, whatever the order of the calls."""
-        state = self._seed.copy()
-        state.update(parent + b"=" + name.encode())
-        drawn = state.digest()
-        return parent[:6] + _VERSION_8[drawn[0]] + drawn[1:2] + _VARIANT[drawn[2]] + drawn[3:]
+        drawn = blake2b(self._prefix + parent + b"=" + name.encode()).digest()
+        return parent[:6] + _VERSION_8[drawn[0]] + drawn[1:2] + _VARIANT[drawn[2]] + drawn[3:10]
 
 
 def foreign_id(source: str, name: str) -> bytes:
     """Return the id (UUIDv8) of an event that its source names by something other than a UUID."""
-    digest = hashlib.blake2b(f"{source}\0{name}".encode(), digest_size=16).digest()
+    digest = blake2b(f"{source}\0{name}".encode(), digest_size=16).digest()
     return digest[:6] + (int.from_bytes(digest[6:], "big") & _FREE_80 | _V8_80).to_bytes(10, "big")
 
 

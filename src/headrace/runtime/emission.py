@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from headrace import errors
@@ -63,10 +62,14 @@ def emission(
     base, partitions, principal = journal.place(topic, 0), topic.partitions, origin.principal
     bytes_max, depth_max = origin.limits.payload_bytes_max, origin.limits.depth_max
 
-    @lru_cache(maxsize=KEYS_KEPT)
+    places: dict[str, int] = {}
+
     def place_of(key: str) -> int:
         check_key(contract.type, key)
-        return base + partition_of(key, b"", partitions)
+        if len(places) >= KEYS_KEPT:
+            places.clear()  # rare, and cheaper than keeping an order of use
+        place = places[key] = base + partition_of(key, b"", partitions)
+        return place
 
     def derive(
         row: Row, head: Head, span: bytes, value: Event, event_id: bytes, confidence: float | None
@@ -78,7 +81,10 @@ def emission(
         if depth > depth_max:
             raise errors.DepthExceeded(event_id=text_of(event_id), depth=depth, limit=depth_max)
         key = key_of(value)
-        place = base + partition_of(None, event_id, partitions) if key is None else place_of(key)
+        if key is None:
+            place = base + partition_of(None, event_id, partitions)
+        else:
+            place = places.get(key) or place_of(key)
         cause = row[2]
         # By position, in the order of `Head`: names cost as much again.
         child = Head(

@@ -160,6 +160,7 @@ class Pipeline:
         slot.thread = threading.get_ident() if self._threads is not None else 0
         lines, by_key, at_fault = self._lines, self._by_key, self._at_fault
         locked = self._threads is not None
+        made: Any  # nothing, one row of the journal, or a list of them
         while lines:
             try:
                 line = lines.popleft()
@@ -197,8 +198,16 @@ class Pipeline:
                             return
                     elif slot.abandoned:
                         return
-                    else:
+                    elif type(made) is not tuple:
                         self._note(flight, row, made)
+                    else:  # one event emitted, the usual case: as `_note`, spelled out
+                        outcome = flight.outcome
+                        outcome.done.append(row)
+                        outcome.emitted.append(made)
+                        outcome.causes.append(row[0])
+                        flight.left -= 1
+                        if not flight.left:
+                            self._wake()
                 if contextvars.copy_context() != base:
                     # The handler set context variables, which the next event must not see: begin anew.
                     self._hand_on(line, at, head.key)
