@@ -168,10 +168,11 @@ def _compile(cls: type[Event], name: str, topic: str, key: str | None, version: 
 
 def _encoder(cls: type[Event], name: str, *, flat: bool) -> Callable[[Event], bytes]:
     """Return `Contract.encode`: a function with everything at hand, because it is on the hot path."""
-    to_json: Callable[[Event], bytes] = cls.__pydantic_serializer__.to_json
-    if not flat:
-        # Looking for changed values costs 1 us an event, so it is done where values can change.
-        to_json = partial(to_json, by_alias=True, round_trip=True, warnings="error")
+    plain = cls.__pydantic_serializer__.to_json
+    # Looking for changed values costs 1 us an event, so it is done where values can change.
+    to_json: Callable[[Event], bytes] = (
+        plain if flat else partial(plain, by_alias=True, round_trip=True, warnings="error")
+    )
 
     def encode(value: Event) -> bytes:
         try:
