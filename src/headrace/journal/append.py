@@ -126,7 +126,7 @@ class Appender:
             return fault
         ex(queries.savepoint_end)
         self._db.faults.at("publish.inserted")
-        return [receipts[_name(event)] for event in unit]
+        return _in_order(unit, receipts)
 
     def _write_one(self, event: NewEvent, known: dict[bytes, _Cause]) -> Receipt:
         causes = [self._cause(event, parent, known) for parent in event.head.parents]
@@ -182,6 +182,17 @@ def event_row(
 def _name(event: NewEvent) -> _Name:
     """Return what must be unique: topic and id."""
     return event.place >> 10, event.event_id
+
+
+def _in_order(unit: Unit, receipts: dict[_Name, Receipt]) -> list[Receipt]:
+    """Return the receipts in the order of the unit; a second copy of an event is a duplicate of the first."""
+    found: list[Receipt] = []
+    told: set[_Name] = set()
+    for event in unit:
+        name = _name(event)
+        found.append(receipts[name]._replace(duplicate=True) if name in told else receipts[name])
+        told.add(name)
+    return found
 
 
 def _causes_first(unit: Unit) -> list[NewEvent]:

@@ -66,6 +66,7 @@ class Connection:
         self.clock, self.chance, self.faults = clock, chance, faults
         self.queries: Any = load("queries.sql")
         self._pid = os.getpid()
+        self._closed = False
         self._wal_pages = 0
         self._checkpoint_ns = 0
         self._warned_ns = -WARN_NS_MIN
@@ -94,12 +95,20 @@ class Connection:
         return 0
 
     def rows(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
-        """Return all rows; nothing keeps a read transaction open across an ``await``."""
-        return self.ex(sql, bindings).fetchall()
+        """Return all rows; nothing keeps a read transaction open across an ``await``.
+
+        Outside of `write` a fault is raised as the coded error; inside, `write` has to see SQLite's own.
+        """
+        try:
+            return self.ex(sql, bindings).fetchall()
+        except apsw.Error as fault:
+            if not self._closed and self._db.in_transaction:
+                raise
+            raise translated(fault, self.path) from fault
 
     def row(self, sql: str, bindings: Sequence[Any] = ()) -> Any:
-        """Return the first row or ``None``."""
-        found = self.ex(sql, bindings).fetchall()
+        """Return the first row or ``None``; faults as in `rows`."""
+        found = self.rows(sql, bindings)
         return found[0] if found else None
 
     def many(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
@@ -126,6 +135,8 @@ class Connection:
         for attempt in count():
             if os.getpid() != self._pid:
                 raise errors.JournalForked(path=self.path, opened_pid=self._pid, pid=os.getpid())
+            if self._closed:
+                raise errors.JournalClosed
             try:
                 return self._transact(work, durable=durable, tell=tell)
             except apsw.BusyError:
@@ -191,6 +202,7 @@ class Connection:
         """Close the file; in a forked child leave the parent's connection alone."""
         if os.getpid() != self._pid:
             return
+        self._closed = True
         if self._checkpointer is not None:
             self._checkpointer.close()
         self._db.close()
