@@ -248,7 +248,9 @@ class SqliteConsumer:
         rows: list[Row] = []
         epochs: dict[int, int] = {}
         for tp, (events, upto) in found.items():
-            held = self._parts[tp]
+            held = self._parts.get(tp)
+            if held is None:  # lost meanwhile
+                continue
             if not events:
                 self._skip(held, upto)
             elif self._claim_range(held, events, upto, rows, version):

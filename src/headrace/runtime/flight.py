@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace import errors
 from headrace.event.envelope import Head
@@ -61,11 +61,6 @@ class Flight:
         outcome.waiting += newer.waiting
         outcome.dead += newer.dead
 
-    def note_settled(self, outcome: Outcome) -> None:
-        """Remember what is committed, while the rest of the batch runs on."""
-        if self.left:
-            self.settled |= outcome.offsets()
-
     def unfinished(self) -> list[Row]:
         """Return the events that no outcome names."""
         named = self.settled | self.outcome.offsets()
@@ -110,6 +105,15 @@ class Flight:
             trace=head.trace if head else b"",
             type=kind,
         )
+
+
+class Landing(NamedTuple):
+    """What a flight had come to at one moment."""
+
+    flight: Flight
+    outcome: Outcome
+    #: Is that all?
+    complete: bool
 
 
 def _coded(error: BaseException, handler: str) -> errors.HeadraceError:

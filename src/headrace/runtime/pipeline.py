@@ -19,10 +19,10 @@ from typing import Any
 
 from headrace import errors
 from headrace.event.envelope import Head
-from headrace.ports import Batch, Journal, NoFaults, OpenState, Outcome, Row, World
+from headrace.ports import Batch, Journal, NoFaults, OpenState, Row, World
 from headrace.runtime.admission import Admission
 from headrace.runtime.call import Caller, derive_all, each
-from headrace.runtime.flight import Flight, Line
+from headrace.runtime.flight import Flight, Landing, Line
 from headrace.runtime.gather import Gather
 from headrace.runtime.plan import Plan
 
@@ -333,23 +333,30 @@ class Pipeline:
         """Return whether more keys could be handled at the same time."""
         return not self._lines and len(self.slots) < self._concurrency
 
-    def collect(self, flight: Flight) -> tuple[Outcome, bool]:
-        """Return what a flight has come to so far, and whether that is all."""
-        with self._lock:
-            return flight.collect(), not flight.left
+    def collect(self, flights: list[Flight]) -> list[Landing]:
+        """Return what flights have come to so far, all at one moment.
 
-    def restore(self, flight: Flight, outcome: Outcome) -> None:
-        """Take back an outcome that could not be committed."""
+        Two events of a key may be in two of them: taken one by one, the later could be there without the
+        earlier.
+        """
         with self._lock:
-            flight.restore(outcome)
+            return [Landing(flight, flight.collect(), complete=not flight.left) for flight in flights]
 
-    def settled(self, flight: Flight, outcome: Outcome) -> None:
+    def restore(self, landings: list[Landing]) -> None:
+        """Take back outcomes that could not be committed."""
+        with self._lock:
+            for landing in landings:
+                landing.flight.restore(landing.outcome)
+
+    def settled(self, landing: Landing, *, ends: bool) -> None:
         """Note that an outcome is committed: from here on the journal itself holds back its keys."""
         with self._lock:
-            flight.note_settled(outcome)
+            landing.flight.landed = True
+            if not ends:
+                landing.flight.settled |= landing.outcome.offsets()
             if self._held_keys:
-                decode = self._journal.decode_head
-                keys = {decode(one.row[5]).key for one in outcome.waiting if one.state is OpenState.RETRY}
+                decode, waiting = self._journal.decode_head, landing.outcome.waiting
+                keys = {decode(one.row[5]).key for one in waiting if one.state is OpenState.RETRY}
                 self._held_keys -= keys
 
     def give_back(self, flight: Flight) -> int:

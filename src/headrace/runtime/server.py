@@ -17,10 +17,9 @@ from headrace.ports import (
     Consumer,
     DeadLetter,
     Observer,
-    Outcome,
 )
 from headrace.runtime.deadline import DeadlineWatch
-from headrace.runtime.flight import Flight
+from headrace.runtime.flight import Flight, Landing
 from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.serving import RELOAD_LOOK_MS, Serving, Versions
@@ -241,10 +240,11 @@ class Server:
         """Commit what is ready, oldest batch first: of two events of a key the later is never the first."""
         flights = list(self._flights)
         ripe = [at for at, flight in enumerate(flights) if self._ripe(flight)]
-        for at, flight in enumerate(flights[: ripe[-1] + 1] if ripe else []):
-            if at in ripe or flight.finished():
-                await self._land(flight)
-        return bool(ripe)
+        if not ripe:
+            return False
+        due = [flight for at, flight in enumerate(flights[: ripe[-1] + 1]) if at in ripe or flight.finished()]
+        await self._land(self.pipeline.collect(due))
+        return True
 
     def _ripe(self, flight: Flight) -> bool:
         if not flight.left:
@@ -253,25 +253,25 @@ class Server:
         # A first settlement also frees the partitions of slow events for events of other keys.
         return age_ms >= SETTLE_AFTER_MS and (flight.finished() > 0 or not flight.landed)
 
-    async def _land(self, flight: Flight) -> None:
-        """Commit what a flight has come to, and claim the next batch in the same transaction."""
-        outcome, complete = self.pipeline.collect(flight)
-        self._adapt(flight, complete=complete)
-        limit = self._room() if not (self._quiet.suspects or self._stopping or self._claimed) else 0
-        try:
-            settled = await self.consumer.settle(flight.batch, outcome, limit=limit)
-        except errors.JournalError:
-            self.pipeline.restore(flight, outcome)
-            raise
-        if settled.next is not None:
-            self._note_claimed(settled.next, Serving(flight.plan, flight.gather))
-        flight.landed = True
-        self.pipeline.settled(flight, outcome)
-        if settled.conflicts:
-            self._bury_conflicts(flight, outcome, settled.conflicts)
-        elif complete:
-            self._end(flight)
-        self._report(flight, outcome, settled.stale | settled.conflicts.keys())
+    async def _land(self, landings: list[Landing]) -> None:
+        """Commit what flights have come to; each claims the next batch in the same transaction."""
+        for at, landing in enumerate(landings):
+            self._adapt(landing.flight, complete=landing.complete)
+            limit = self._room() if not (self._quiet.suspects or self._stopping or self._claimed) else 0
+            try:
+                settled = await self.consumer.settle(landing.flight.batch, landing.outcome, limit=limit)
+            except BaseException:
+                self.pipeline.restore(landings[at:])
+                raise
+            if settled.next is not None:
+                self._note_claimed(settled.next, Serving(landing.flight.plan, landing.flight.gather))
+                await self._launch()  # while keys with a retry that is not committed yet are still held
+            ends = landing.complete and not settled.conflicts
+            self.pipeline.settled(landing, ends=ends)
+            self._bury_conflicts(landing, settled.conflicts)
+            if ends:
+                self._end(landing.flight)
+            self._report(landing, settled.stale | settled.conflicts.keys())
 
     def _end(self, flight: Flight) -> None:
         self._flights.remove(flight)
@@ -286,14 +286,16 @@ class Server:
         else:
             self._window = max(min(2 * self._concurrency, CLAIM_MAX), self._window // 2)
 
-    def _bury_conflicts(self, flight: Flight, outcome: Outcome, conflicts: Mapping[int, bytes]) -> None:
+    def _bury_conflicts(self, landing: Landing, conflicts: Mapping[int, bytes]) -> None:
         """Events whose derived ids are taken: dead letters instead of what they came to."""
-        for row in outcome.done:
+        for row in landing.outcome.done:
             if row[0] in conflicts:
                 taken = text_of(conflicts[row[0]])
-                self.pipeline.bury(flight, row, errors.DerivedConflict(handler=self.name, event_id=taken))
+                error = errors.DerivedConflict(handler=self.name, event_id=taken)
+                self.pipeline.bury(landing.flight, row, error)
 
-    def _report(self, flight: Flight, outcome: Outcome, dropped: AbstractSet[int]) -> None:
+    def _report(self, landing: Landing, dropped: AbstractSet[int]) -> None:
+        flight, outcome, _ = landing
         self.finished += len(outcome.offsets() - dropped) - len(outcome.waiting)
         self._log_dead(outcome.dead)
         if self._observer is None:
@@ -331,12 +333,8 @@ class Server:
             self._flights.append(self.pipeline.flight(serving.plan, batch, serving.gather))
             self._quiet.aloft += 1
         self._claimed.clear()
-        for flight in list(self._flights):
-            self.handed_back += self.pipeline.give_back(flight)
-            outcome, _ = self.pipeline.collect(flight)
-            settled = await self.consumer.settle(flight.batch, outcome)
-            self._report(flight, outcome, settled.stale | settled.conflicts.keys())
-            self._end(flight)
+        self.handed_back += sum(self.pipeline.give_back(flight) for flight in self._flights)
+        await self._land(self.pipeline.collect(list(self._flights)))
         await self.consumer.release()
         self.versions.close()
         return self.handed_back
