@@ -14,7 +14,7 @@ from headrace.event.lineage import check_text
 from headrace.gate.retry import RetryPolicy
 from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, Handler, caller_names, declare
 from headrace.runtime.publish import Options, ParentRef, Publisher
-from headrace.settings import Settings, load
+from headrace.settings import Settings, load, path_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -340,23 +340,6 @@ class World:
         self.chance: Chance = chance or SystemChance()
         self.faults: Faults = faults or NoFaults()
         self.journal = journal
-
-
-_SQLITE = "sqlite://"
-
-
-def path_of(url: str) -> str:
-    """Return the file of a journal address; raises `JournalUrlInvalid`."""
-    if url.startswith(_SQLITE):
-        rest = url.removeprefix(_SQLITE)
-        path = rest[1:] if rest.startswith("/") and not rest.startswith("//") else rest.removeprefix("/")
-    elif "://" in url:
-        raise errors.JournalUrlInvalid(url=url)
-    else:
-        path = url
-    if not path or "\0" in path:
-        raise errors.JournalUrlInvalid(url=url)
-    return path
 
 
 def journal_of(settings: Settings, world: World) -> Journal:

@@ -111,3 +111,20 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as fault:
         raise errors.SettingInvalid(name="(file)", origin=str(path), problem=str(fault)) from None
+
+
+_SQLITE = "sqlite://"
+
+
+def path_of(url: str) -> str:
+    """Return the file of a journal address; raises `JournalUrlInvalid`."""
+    if url.startswith(_SQLITE):
+        rest = url.removeprefix(_SQLITE)
+        path = rest[1:] if rest.startswith("/") and not rest.startswith("//") else rest.removeprefix("/")
+    elif "://" in url:
+        raise errors.JournalUrlInvalid(url=url)
+    else:
+        path = url
+    if not path or "\0" in path:
+        raise errors.JournalUrlInvalid(url=url)
+    return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from headrace import errors
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from headrace.journal.connection import Connection
     from headrace.journal.reader import Reader
     from headrace.journal.sqlite import SqliteJournal
+    from headrace.ports import Chance, Clock, Faults
 
 
 def path_in_force(journal: str | None) -> str:
     """Return the file of the journal that flag, environment and settings name."""
-    from headrace.app import path_of
-    from headrace.settings import load
+    from headrace.settings import load, path_of
 
     return path_of(load({"journal": journal}).journal)
 
@@ -38,13 +38,11 @@ def reading(journal: str | None) -> Generator[Reader]:
 @contextmanager
 def deciding(journal: str | None) -> Generator[Connection]:
     """Write decisions of a person into a journal that there is."""
-    from headrace.app import World
     from headrace.journal.connection import Connection
     from headrace.settings import load
 
-    world, path = World(), _existing(journal)
-    durability = load({"journal": journal}).durability
-    db = Connection(path, durability=durability, clock=world.clock, chance=world.chance, faults=world.faults)
+    path, durability = _existing(journal), load({"journal": journal}).durability
+    db = Connection(path, durability=durability, **_world())
     try:
         yield db
     finally:
@@ -54,16 +52,27 @@ def deciding(journal: str | None) -> Generator[Connection]:
 @asynccontextmanager
 async def opened(journal: str | None) -> AsyncGenerator[SqliteJournal]:
     """Open a journal that there is, as workers do."""
-    from headrace.app import World
     from headrace.journal.sqlite import SqliteJournal
 
-    world, path = World(), _existing(journal)
-    found = SqliteJournal(path, clock=world.clock, chance=world.chance, faults=world.faults)
+    found = SqliteJournal(_existing(journal), **_world())
     await found.open()
     try:
         yield found
     finally:
         await found.close()
+
+
+class _World(TypedDict):
+    clock: Clock
+    chance: Chance
+    faults: Faults
+
+
+def _world() -> _World:
+    from headrace.ports import NoFaults
+    from headrace.world import SystemChance, SystemClock
+
+    return {"clock": SystemClock(), "chance": SystemChance(), "faults": NoFaults()}
 
 
 def _existing(journal: str | None) -> str:

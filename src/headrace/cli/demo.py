@@ -78,7 +78,7 @@ def _demo(
 
 
 def _path(journal: str | None, folder: Path | None) -> str:
-    from headrace.app import path_of
+    from headrace.settings import path_of
 
     return str(folder / "headrace.db") if folder is not None else path_of(journal or "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,12 +13,13 @@ from typing import Annotated, Any, cast
 import typer
 
 from headrace import errors
-from headrace.cli import check, demo, dlq, explain, model, publish, run, show, status, tail, why
 from headrace.cli.options import examples
 from headrace.cli.output import Exit, exit_of, paint, say, show_error
 from headrace.cli.target import TargetFailed
 
 DEBUG = "--debug"
+#: In the order of a first day; each is a module beside this one.
+COMMANDS = ("demo", "run", "publish", "tail", "show", "why", "status", "check", "dlq", "model", "explain")
 #: The error of a wrong command line.  Versions of typer differ in where it lives, not in its heirs.
 _ClickError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
@@ -30,8 +32,8 @@ _EPILOG = examples(
 )
 
 
-def tree() -> typer.Typer:
-    """Return all commands."""
+def tree(wanted: str | None = None) -> typer.Typer:
+    """Return all commands, or the one that is wanted: what a worker does not need is not loaded."""
     top = typer.Typer(
         add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
     )
@@ -45,8 +47,8 @@ def tree() -> typer.Typer:
         """Run models on events: each event is handled exactly once per model version."""
         del version, debug  # both are read before the commands are: see `invoke`
 
-    for part in (demo, run, publish, tail, show, why, status, check, dlq, model, explain):
-        part.add_to(top)
+    for name in [wanted] if wanted in COMMANDS else COMMANDS:
+        importlib.import_module(f"headrace.cli.{name}").add_to(top)
     return top
 
 
@@ -62,7 +64,8 @@ def invoke(given: Sequence[str]) -> int:
         # What a terminal cannot show is spelled out instead of being an error.
         cast("Any", stream).reconfigure(errors="backslashreplace")
     try:
-        command = typer.main.get_command(tree())
+        wanted = next((one for one in arguments if not one.startswith("-")), None)
+        command = typer.main.get_command(tree(wanted))
         found = command.main(args=arguments, prog_name="headrace", standalone_mode=False)
     except typer.Abort:
         return Exit.INTERRUPTED
