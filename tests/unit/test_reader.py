@@ -234,8 +234,9 @@ def test_dead_letters_pass_filters(path: str, reader: Reader) -> None:
     """By handler (whole or short name), reason and type; what was decided on is shown only when asked for."""
     assert len(letters.letters(reader)) == DEAD
     assert len(letters.letters(reader, letters.Filter(handler="pack", reason="failed", type="Order"))) == DEAD
-    for none in ({"handler": "send"}, {"handler": "ack"}, {"reason": "crash"}, {"type": "Packed"}):
-        assert letters.letters(reader, letters.Filter(**none)) == []
+    by = letters.Filter
+    for none in (by(handler="send"), by(handler="ack"), by(reason="crash"), by(type="Packed")):
+        assert letters.letters(reader, none) == []
     change(path, "UPDATE dead SET fate = 'dropped' WHERE id = 1")
     assert [one.id for one in letters.letters(reader)] == [2, 3, 4]
     assert len(letters.letters(reader, letters.Filter(decided=True))) == DEAD
