@@ -324,6 +324,7 @@ class Server:
 
     async def finish(self, grace_s: float) -> int:
         """Let what runs end within the grace time, hand back the rest; returns how many were handed back."""
+        self._stopping = True  # whoever stops a worker that did not run: nothing more may be claimed
         self.pipeline.drop_lines()
         deadline = self._clock.boot_ns() + int(grace_s * 1e9)
         while self._flights and self.pipeline.slots and self._clock.boot_ns() < deadline:
