@@ -86,6 +86,9 @@ def write_outcome(
     """Inside a transaction: write an outcome; return the offsets whose partition has a new owner."""
     db.faults.at("settle.begin")
     token: Token = batch.token
+    named = outcome.offsets()
+    # Better to stop here than to count one event twice and forget another.
+    assert len(named) == len(outcome), "an outcome names an event once"
     by_tp = _by_partition(token, outcome)
     stale = {
         tp for tp, part in by_tp.items() if not _settle_position(db, sub, worker, parts, token, tp, part)
@@ -96,7 +99,7 @@ def write_outcome(
     db.many(db.queries.event_add, emitted)
     db.faults.at("settle.events")
     if token.fresh:
-        _open_stragglers(db, sub, parts, batch, outcome, stale)
+        _open_stragglers(db, sub, parts, batch, named, stale)
     for tp, part in by_tp.items():
         if tp not in stale:
             _write_part(db, sub, parts[tp], batch.version, token, part)
@@ -138,12 +141,11 @@ def _settle_position(
 
 
 def _open_stragglers(
-    db: Connection, sub: int, parts: dict[int, Held], batch: Batch, outcome: Outcome, stale: set[int]
+    db: Connection, sub: int, parts: dict[int, Held], batch: Batch, named: set[int], stale: set[int]
 ) -> None:
     """Rows of a new range that run on: from now on each has a row of its own that survives a crash."""
-    if len(outcome) == len(batch.rows):
+    if len(named) == len(batch.rows):
         return
-    named = outcome.offsets()
     for row in batch.rows:
         if row[0] not in named and row[1] not in stale:
             entry = Open(row[0], OpenState.RUNNING, FIRST_ATTEMPT, 0, key_of(row[5]))

@@ -210,6 +210,7 @@ class Pipeline:
                             self._wake()
                 if contextvars.copy_context() != base:
                     # The handler set context variables, which the next event must not see: begin anew.
+                    slot.at = 0
                     self._hand_on(line, at, head.key)
                     return
                 if at >= len(line):
@@ -232,6 +233,7 @@ class Pipeline:
             if key is not None:
                 self._by_key[key] = rest
             self._lines.appendleft(rest)
+        self._loop.call_soon_threadsafe(self._add_walkers, 1)
 
     def _ended(self, line: Line, at: int, key: str | None) -> bool:
         """In a thread: close a line after its last event, unless the loop has just added one."""
