@@ -62,7 +62,7 @@ def calm_collector() -> None:
 Side = Callable[[], Awaitable[float]]
 
 
-async def in_turns(sides: Mapping[str, Side], rounds: int) -> dict[str, list[float]]:
+async def in_turns(sides: Mapping[str, Side], rounds: int, *, quiet: bool = False) -> dict[str, list[float]]:
     """Run every side once a round and return their figures; the order is reversed in every other round.
 
     A machine that is busy for a while is so for all sides, and a ratio of one round survives it.
@@ -72,7 +72,11 @@ async def in_turns(sides: Mapping[str, Side], rounds: int) -> dict[str, list[flo
     for turn in range(rounds):
         for name in names if turn % 2 == 0 else reversed(names):
             found[name].append(await sides[name]())
-        say(f"round {turn + 1} of {rounds}: " + ", ".join(f"{name} {found[name][-1]:,.4g}" for name in names))
+        if not quiet:
+            say(
+                f"round {turn + 1} of {rounds}: "
+                + ", ".join(f"{name} {found[name][-1]:,.4g}" for name in names)
+            )
     return found
 
 

@@ -12,34 +12,39 @@ that is slow for a while is so for both.
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
-import sqlite3
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
 
-from _measure import ROOT, calm_collector, median, options, ratio, report, say, scratch
+from _hops import (
+    BATCH_MAX,
+    MODEL,
+    Window,
+    handle_by_hand,
+    now_ns,
+    prepare_by_hand,
+    publish_by_hand,
+    read_by_hand,
+    ready,
+    schedule,
+    texts,
+    turns,
+)
+from _measure import median, options, ratio, report, say, scratch
 
 from headrace import App, Event, Model
-from headrace.demo.messages import COUNT_MAX, messages
+from headrace.journal.notify import Watch
+from headrace.journal.reader import Reader
 from headrace.settings import Settings
 
 TARGETS = {"ratio": "<= 0.7"}
-MODEL = ROOT / "src" / "headrace" / "demo" / "intent.onnx"
-BATCH_MAX = 64
-POLL_S = 0.001
 WINDOW_S = 2.0
 #: Events of a window that do not count: caches fill, idle processes wake up.
 WARM_S = 0.4
-START_S = 0.1
 PATIENCE_S = 60.0
-
-now_ns = time.monotonic_ns
 
 
 class Ticket(Event, topic="tickets", key="customer"):
@@ -56,126 +61,6 @@ class Routed(Event, topic="routed", key="customer"):
     customer: str
     intent: str
     sent_ns: int
-
-
-# --- what both sides do -------------------------------------------------------------------------
-
-
-class Window(NamedTuple):
-    """Events that are published without a pause."""
-
-    events: int
-    rate: int
-
-
-def texts(count: int) -> list[tuple[str, str]]:
-    """Return (customer, text) of each event."""
-    told = list(messages(min(count, COUNT_MAX)))
-    return [told[number % len(told)] for number in range(count)]
-
-
-def schedule(window: Window) -> Iterator[int]:
-    """Yield at the time at which each event is due how late it is (ns)."""
-    begin = now_ns() + int(START_S * 1e9)
-    for number in range(window.events):
-        due = begin + number * 1_000_000_000 // window.rate
-        if (wait := due - now_ns()) > 0:
-            time.sleep(wait / 1e9)
-        yield now_ns() - due
-
-
-def ready(pipe: Connection) -> None:
-    """Say that this process is ready."""
-    calm_collector()
-    pipe.send(None)
-
-
-def turns(pipe: Connection) -> Iterator[None]:
-    """Yield at the beginning of each window."""
-    ready(pipe)
-    while True:
-        try:
-            pipe.recv()
-        except (EOFError, ConnectionResetError):  # the run is over
-            return
-        yield
-
-
-# --- the floor: two hops by hand ----------------------------------------------------------------
-
-
-def open_by_hand(path: Path) -> sqlite3.Connection:
-    """Return a connection with the settings of ours."""
-    db = sqlite3.connect(path / "hand.db", isolation_level=None, timeout=5)
-    for pragma in ("journal_mode=WAL", "synchronous=FULL"):
-        db.execute(f"PRAGMA {pragma}")
-    return db
-
-
-def prepare_by_hand(path: Path) -> None:
-    """Create the tables."""
-    db = open_by_hand(path)
-    db.executescript(
-        "CREATE TABLE ticket(id INTEGER PRIMARY KEY, data TEXT);"
-        "CREATE TABLE routed(id INTEGER PRIMARY KEY, data TEXT);"
-        "CREATE TABLE done(id INTEGER);"
-        "INSERT INTO done VALUES (0)"
-    )
-    db.close()
-
-
-def publish_by_hand(path: Path, window: Window, pipe: Connection) -> None:
-    """First process."""
-    db, told = open_by_hand(path), texts(window.events)
-    for _ in turns(pipe):
-        late = []
-        for (customer, text), late_ns in zip(told, schedule(window), strict=True):
-            late.append(late_ns)
-            data = json.dumps({"customer": customer, "text": text, "sent_ns": now_ns()})
-            db.execute("INSERT INTO ticket(data) VALUES (?)", (data,))
-        pipe.send(late)
-
-
-def handle_by_hand(path: Path, window: Window, pipe: Connection) -> None:
-    """Second process."""
-    model, db, last = Model.onnx(MODEL).load(), open_by_hand(path), 0
-    for turn, _ in enumerate(turns(pipe), start=1):
-        while last < turn * window.events:
-            rows = db.execute(
-                "SELECT id, data FROM ticket WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH_MAX)
-            ).fetchall()
-            if not rows:
-                time.sleep(POLL_S)
-                continue
-            tickets = [json.loads(data) for _, data in rows]
-            labels = model.infer([ticket["text"] for ticket in tickets])
-            results = [
-                (json.dumps({"customer": one["customer"], "intent": label.name, "sent_ns": one["sent_ns"]}),)
-                for one, label in zip(tickets, labels, strict=True)
-            ]
-            last = rows[-1][0]
-            db.execute("BEGIN IMMEDIATE")
-            db.executemany("INSERT INTO routed(data) VALUES (?)", results)
-            db.execute("UPDATE done SET id = ?", (last,))
-            db.execute("COMMIT")
-        pipe.send(None)
-
-
-def read_by_hand(path: Path, window: Window, pipe: Connection) -> None:
-    """Third process."""
-    db, last = open_by_hand(path), 0
-    for turn, _ in enumerate(turns(pipe), start=1):
-        took: list[int] = []
-        while last < turn * window.events:
-            rows = db.execute("SELECT id, data FROM routed WHERE id > ? ORDER BY id", (last,)).fetchall()
-            if not rows:
-                time.sleep(POLL_S)
-                continue
-            sent = [json.loads(data)["sent_ns"] for _, data in rows]
-            now = now_ns()
-            took += [now - one for one in sent]
-            last = rows[-1][0]
-        pipe.send(took)
 
 
 # --- ours ---------------------------------------------------------------------------------------
@@ -212,22 +97,28 @@ def publish_ours(path: Path, window: Window, pipe: Connection) -> None:
     asyncio.run(main())
 
 
-async def serve(app: App, pipe: Connection) -> None:
-    """Run an app until the pipe is closed; it does not care whose turn it is."""
-    stop = asyncio.Event()
+def at_the_end(pipe: Connection, stop: Callable[[], None]) -> None:
+    """Call ``stop`` when the run is over; whose turn it is does not matter to a process that serves."""
+    loop = asyncio.get_running_loop()
 
     def look() -> None:
         try:
             pipe.recv()
-        except (EOFError, ConnectionResetError):  # the run is over
-            asyncio.get_running_loop().remove_reader(pipe.fileno())
-            stop.set()
+        except (EOFError, ConnectionResetError):
+            loop.remove_reader(pipe.fileno())
+            stop()
 
+    loop.add_reader(pipe.fileno(), look)
+
+
+async def serve(app: App, pipe: Connection) -> None:
+    """Run a worker until the end."""
+    stop = asyncio.Event()
     async with app:
         worker = app.worker()
         await worker.start()
         ready(pipe)
-        asyncio.get_running_loop().add_reader(pipe.fileno(), look)
+        at_the_end(pipe, stop.set)
         await worker.run(stop)
 
 
@@ -244,16 +135,52 @@ def handle_ours(path: Path, window: Window, pipe: Connection) -> None:
     asyncio.run(serve(app, pipe))
 
 
+class Seen:
+    """Collects what a window took, and tells it when the last event was seen."""
+
+    def __init__(self, window: Window, pipe: Connection) -> None:
+        self._window, self._pipe = window, pipe
+        self._took: list[int] = []
+
+    def __call__(self, routed: Routed) -> None:
+        """Note one result."""
+        self._took.append(now_ns() - routed.sent_ns)
+        if len(self._took) == self._window.events:
+            self._pipe.send(self._took)
+            self._took = []
+
+
 def read_ours(path: Path, window: Window, pipe: Connection) -> None:
-    """Third process: a handler that sees the result."""
-    app, took = app_of("desk", path), list[int]()
+    """Third process: it follows the journal as ``headrace tail --follow`` does, and writes nothing either."""
+
+    async def follow() -> None:
+        reader, seen, after = Reader(str(path / "headrace.db")), Seen(window, pipe), 0
+        over, woken = asyncio.Event(), asyncio.Event()
+        watch = Watch(f"{reader.path}-notify", woken.set)
+        ready(pipe)
+        at_the_end(pipe, lambda: (over.set(), woken.set()))
+        while not over.is_set():
+            page = reader.events(after=after, topic="routed")
+            for event in page:
+                seen(Routed.model_validate_json(event.payload))
+            if page:
+                after = page[-1].envelope.offset
+                continue
+            await woken.wait()
+            woken.clear()
+        watch.close()
+        reader.close()
+
+    asyncio.run(follow())
+
+
+def handle_results(path: Path, window: Window, pipe: Connection) -> None:
+    """Third process, where a handler sees the result: it commits, so this is more than the floor does."""
+    app, seen = app_of("desk", path), Seen(window, pipe)
 
     @app.handler
     async def see(routed: Routed) -> None:
-        took.append(now_ns() - routed.sent_ns)
-        if len(took) == window.events:
-            pipe.send(took)
-            took.clear()
+        seen(routed)
 
     asyncio.run(serve(app, pipe))
 
@@ -265,6 +192,7 @@ Part = Callable[[Path, Window, Connection], None]
 SIDES: dict[str, tuple[Callable[[Path], None], tuple[Part, Part, Part]]] = {
     "floor": (prepare_by_hand, (publish_by_hand, handle_by_hand, read_by_hand)),
     "ours": (prepare_ours, (publish_ours, handle_ours, read_ours)),
+    "ours_handled": (prepare_ours, (publish_ours, handle_ours, handle_results)),
 }
 
 
@@ -334,16 +262,16 @@ def quantiles(figures: list[float]) -> dict[int, float]:
     return {part: found[part - 1] for part in (50, 95, 99)}
 
 
-def measure(folder: Path, rounds: int, seconds: float, rate: int) -> dict[str, object]:
-    """Return the result."""
+def measure(folder: Path, rounds: int, seconds: float, rate: int, sides: dict[str, str]) -> dict[str, object]:
+    """Return the result; ``sides`` are the names of the sides, and what their figures begin with."""
     windows = max(1, round(seconds / WINDOW_S))
     length_s = seconds / windows
     window, warm = Window(int((WARM_S + length_s) * rate), rate), int(WARM_S * rate)
-    took: dict[str, list[dict[int, float]]] = {name: [] for name in SIDES}
-    late: dict[str, list[float]] = {name: [] for name in SIDES}
+    took: dict[str, list[dict[int, float]]] = {name: [] for name in sides}
+    late: dict[str, list[float]] = {name: [] for name in sides}
     say(f"{rounds} rounds of {windows} windows of {length_s:g} s for each side")
     with ExitStack() as stack:
-        chains = {name: stack.enter_context(chain(name, folder, window, warm)) for name in SIDES}
+        chains = {name: stack.enter_context(chain(name, folder, window, warm)) for name in sides}
         for turn in range(rounds):
             for number in range(windows):
                 for name in list(chains) if number % 2 == 0 else reversed(chains):
@@ -353,15 +281,16 @@ def measure(folder: Path, rounds: int, seconds: float, rate: int) -> dict[str, o
                 took[name].append(quantiles(latencies))
                 late[name].append(quantiles(lateness)[95])
             told = ", ".join(
-                f"{name} {took[name][-1][50]:.2f} / {took[name][-1][95]:.2f} ms" for name in SIDES
+                f"{name} {took[name][-1][50]:.2f} / {took[name][-1][95]:.2f} ms" for name in took
             )
             say(f"round {turn + 1} of {rounds}: p50 / p95 {told}")
     result: dict[str, object] = {}
-    for name, prefix in (("floor", "floor_"), ("ours", "")):
+    for name, prefix in sides.items():
         for part in (50, 95, 99):
             result[f"{prefix}p{part}_ms"] = median([one[part] for one in took[name]])
-    for part, key in ((95, "ratio"), (50, "ratio_p50")):
-        result[key] = ratio([one[part] for one in took["ours"]], [one[part] for one in took["floor"]])
+        for part, key in ((95, f"{prefix}ratio"), (50, f"{prefix}ratio_p50")):
+            if name != "floor":
+                result[key] = ratio([one[part] for one in took[name]], [one[part] for one in took["floor"]])
     return result | {
         "publisher_late_p95_ms": median(late["ours"]),
         "floor_publisher_late_p95_ms": median(late["floor"]),
@@ -373,9 +302,10 @@ def measure(folder: Path, rounds: int, seconds: float, rate: int) -> dict[str, o
 
 def main() -> None:
     """Measure and print."""
-    given = options(__doc__, rounds=5, seconds=20.0, rate=500)
+    given = options(__doc__, rounds=5, seconds=20.0, rate=500, handled=0)
+    sides = {"floor": "floor_", "ours": ""} | ({"ours_handled": "handled_"} if given.handled else {})
     with scratch(given.folder) as folder:
-        result = measure(folder, given.rounds, given.seconds, given.rate)
+        result = measure(folder, given.rounds, given.seconds, given.rate, sides)
     report(result, TARGETS, as_json=given.json)
 
 
