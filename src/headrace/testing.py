@@ -49,6 +49,10 @@ class ManualClock:
         """Return microseconds since 1970."""
         return self._wall_us
 
+    def wall_ns(self) -> int:
+        """Return nanoseconds since 1970."""
+        return self._wall_us * 1000
+
     def boot_ns(self) -> int:
         """Return nanoseconds since boot."""
         return self._boot_ns

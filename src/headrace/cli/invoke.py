@@ -66,7 +66,11 @@ def invoke(given: Sequence[str]) -> int:
     try:
         wanted = next((one for one in arguments if not one.startswith("-")), None)
         command = typer.main.get_command(tree(wanted))
-        found = command.main(args=arguments, prog_name="headrace", standalone_mode=False)
+        # Not `command.main`: it has ways of its own with closed pipes and Ctrl-C.
+        with command.make_context("headrace", arguments) as context:
+            found = command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
     except typer.Abort:
         return Exit.INTERRUPTED
     except BrokenPipeError:

@@ -38,6 +38,8 @@ def load(target: str) -> App:
     from headrace.app import App
 
     module_name, colon, path = target.partition(":")
+    if module_name.endswith(".py"):
+        raise errors.TargetInvalid(target=target, problem="it names a file; the module is named without .py")
     if not module_name or not all(part.isidentifier() for part in module_name.split(".")):
         raise errors.TargetInvalid(target=target, problem="that is no name of a module")
     module = _imported(target, module_name)

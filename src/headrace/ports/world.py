@@ -12,6 +12,10 @@ class Clock(Protocol):
         """Return microseconds since 1970, UTC; may jump."""
         ...
 
+    def wall_ns(self) -> int:
+        """Return nanoseconds since 1970, UTC; the hot path divides."""
+        ...
+
     def boot_ns(self) -> int:
         """Return nanoseconds since boot, suspended time included; never jumps within one `boot_id`."""
         ...

@@ -58,7 +58,7 @@ def emission(
     Its ``derive`` raises `PayloadInvalid`, `PayloadTooLarge`, `KeyInvalid` and `DepthExceeded`.  All that
     does not change from event to event is bound here, outside of the hot path.
     """
-    encode, key_of, write, now_us = contract.encode, contract.key_of, journal.emitted, origin.clock.wall_us
+    encode, key_of, write, now_ns = contract.encode, contract.key_of, journal.emitted, origin.clock.wall_ns
     base, partitions, principal = journal.place(topic, 0), topic.partitions, origin.principal
     bytes_max, depth_max = origin.limits.payload_bytes_max, origin.limits.depth_max
 
@@ -95,7 +95,7 @@ def emission(
             span,
             head.flags,
             payload_hash(row[6]),
-            now_us(),
+            now_ns() // 1000,
             principal,
             key,
             confidence,

@@ -167,9 +167,12 @@ class Pipeline:
             except IndexError:  # another thread was quicker
                 return
             slot.line, at = line, 0
+            flight: Flight = line[0]
+            call, decode, child_id, emission_of, simple = flight.plan.hot
             while True:
-                flight: Flight = line[at]
-                call, decode, child_id, emission_of, simple = flight.plan.hot
+                if line[at] is not flight:  # an event of a later batch has joined the line
+                    flight = line[at]
+                    call, decode, child_id, emission_of, simple = flight.plan.hot
                 row, head, span = line[at + 1], line[at + 2], line[at + 3]
                 at += STRIDE
                 slot.at = at
