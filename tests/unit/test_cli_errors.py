@@ -1,0 +1,236 @@
+"""What goes wrong: a code, one sentence, a hint, on stderr; and an exit code that a script can rely on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.unit.shop import made_journal
+from tests.unit.terminal import apart, command, environment, here
+
+from headrace import errors
+from headrace.cli.output import Exit, exit_of, plain
+
+Capture = pytest.CaptureFixture[str]
+
+CODES = [
+    (errors.EventNotFound, Exit.NO),
+    (errors.RedriveRefused, Exit.NO),
+    (errors.VersionUnknown, Exit.NO),
+    (errors.PayloadInvalid, Exit.NO),
+    (errors.EventConflict, Exit.NO),
+    (errors.ParentMissing, Exit.NO),
+    (errors.TargetInvalid, Exit.UNUSABLE),
+    (errors.SettingInvalid, Exit.UNUSABLE),
+    (errors.CommandInvalid, Exit.UNUSABLE),
+    (errors.CodeUnknown, Exit.UNUSABLE),
+    (errors.SignatureInvalid, Exit.UNUSABLE),
+    (errors.HandlerTwice, Exit.UNUSABLE),
+    (errors.TypeTwice, Exit.UNUSABLE),
+    (errors.JournalUrlInvalid, Exit.UNUSABLE),
+    (errors.JournalMissing, Exit.UNREACHABLE),
+    (errors.JournalForeign, Exit.UNREACHABLE),
+    (errors.JournalNewer, Exit.UNREACHABLE),
+    (errors.DiskFull, Exit.UNREACHABLE),
+    (errors.ModelMissing, Exit.UNREACHABLE),
+    (errors.ModelCorrupt, Exit.UNREACHABLE),
+]
+
+
+@pytest.mark.parametrize(("kind", "code"), CODES, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_errors_have_exit_codes(kind: type[errors.HeadraceError], code: Exit) -> None:
+    """1 the answer is no, 2 it could not run, 3 journal or model are out of reach."""
+    assert exit_of(kind()) == code
+
+
+def test_every_error_ends_with_a_code_of_the_list() -> None:
+    """No error is left without one, and none claims success."""
+    assert {exit_of(kind()) for kind in errors.catalogue().values()} <= set(Exit) - {Exit.DONE}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("foo",), "no such command 'foo'"),
+        (("tail", "--limt", "3"), "no such option: --limt"),
+        (("tail", "--limit", "many"), "invalid value for '--limit'"),
+        (("tail", "--limit", "0"), "invalid value for '--limit'"),
+        (("show",), "missing argument 'EVENT'"),
+        (("dlq", "sow"), "no such command 'sow'"),
+        (("explain", "HR-E999"), "No error has the code HR-E999"),
+    ],
+    ids=str,
+)
+def test_a_wrong_command_line_is_told(capsys: Capture, arguments: tuple[str, ...], said: str) -> None:
+    """Exit code 2, the code of the error, what is wrong, and a hint; nothing on stdout."""
+    ran = here(capsys, *arguments)
+
+    assert (ran.code, ran.out) == (Exit.UNUSABLE, "")
+    assert "error[HR-E50" in ran.err
+    assert said in ran.err
+    assert "\n\nhint: " in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_debug_shows_the_traceback(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before or after the command; without it an error is a sentence."""
+    monkeypatch.chdir(tmp_path)
+
+    assert "Traceback" not in here(capsys, "status").err
+    assert "Traceback" in here(capsys, "--debug", "status").err
+    after = here(capsys, "status", "--debug")
+    assert "Traceback" in after.err
+    assert after.code == Exit.UNREACHABLE
+
+
+def test_a_fault_of_ours_is_told_as_such(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that nobody thought of has a code too, and says how to learn more."""
+
+    def broken() -> dict[str, type[errors.HeadraceError]]:
+        raise ZeroDivisionError("by chance")
+
+    monkeypatch.setattr(errors, "catalogue", broken)
+
+    ran = here(capsys, "explain")
+
+    assert ran.code == Exit.UNUSABLE
+    assert "error[HR-E000]: Something went wrong in Headrace. ZeroDivisionError: by chance" in ran.err
+    assert "hint: run it again with --debug" in ran.err
+
+
+@pytest.mark.parametrize("given", ["HR-E103", "hr-e103", "E103", "103"])
+def test_a_code_is_explained(capsys: Capture, given: str) -> None:
+    """The docstring, whose fault it is, whether it is tried again; however the code is written."""
+    ran = here(capsys, "explain", given)
+
+    assert ran.out.startswith("HR-E103 PayloadInvalid\n")
+    assert "Whose fault: yours" in ran.out
+    assert here(capsys, "explain", given, "--json").document["retryable"] is False
+
+
+def test_all_codes_are_listed(capsys: Capture) -> None:
+    """One line each, in order."""
+    lines = here(capsys, "explain").out.splitlines()
+
+    assert [line.split()[0] for line in lines] == list(errors.catalogue())
+
+
+def test_what_cannot_be_printed_is_spelled_out() -> None:
+    """Nothing that steers a terminal or turns a line around passes; plain text does."""
+    assert plain("größe ✓") == "größe ✓"
+    assert plain("a\x1b[31mb\x07\x9b\u202e\ud800") == "a\\x1b[31mb\\x07\\x9b\\u202e\\ud800"
+    assert plain("a\nb\tc") == "a\\nb\\tc"
+    assert plain("a\nb\tc\r", lines=True) == "a\nb\tc\\r"
+
+
+BROKEN = {
+    "empty.py": "",
+    "names.py": "x = 1\ndef route(): pass\n",
+    "raises.py": "def deep():\n    raise ValueError('no luck')\ndeep()\n",
+    "needs.py": "import surely_not_there\n",
+    "syntax.py": "def (:\n",
+    "signature.py": "from headrace import App\napp = App('x')\n@app.handler\ndef handle(x): pass\n",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with modules that are no good."""
+    found = tmp_path_factory.mktemp("targets")
+    for name, text in BROKEN.items():
+        (found / name).write_text(text)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nowhere:app", "there is no module nowhere in"),
+        ("nowhere.deeper:app", "there is no module nowhere.deeper in"),
+        ("empty:app", "module empty has no 'app'. It is empty"),
+        ("names:app", "module names has no 'app'. It holds no App, but: x, route"),
+        ("names:route", "route is a function, not an App"),
+        ("names", "it does not say which"),
+        ("signature.py:app", "it names a file"),
+        (":app", "that is no name of a module"),
+        ("a b:app", "that is no name of a module"),
+    ],
+)
+def test_a_wrong_target_says_what_was_found(folder: Path, target: str, said: str) -> None:
+    """Exit code 2, and what the module holds instead."""
+    ran = apart("run", target, cwd=folder)
+
+    assert (ran.code, ran.out) == (Exit.UNUSABLE, "")
+    assert f"error[HR-E501]: {target!r} does not lead to an app" in ran.err
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("raises:app", "ValueError: no luck"),
+        ("needs:app", "No module named 'surely_not_there'"),
+        ("syntax:app", "SyntaxError"),
+    ],
+)
+def test_code_of_the_user_that_fails_shows_its_own_frames(folder: Path, target: str, said: str) -> None:
+    """The traceback begins in the user's file; ours are left out."""
+    ran = apart("publish", target, "T", "{}", cwd=folder)
+
+    assert ran.code == Exit.UNUSABLE
+    assert "cannot be imported" in ran.err
+    assert said in ran.err
+    assert "importlib" not in ran.err.replace("importlib.", "")
+    assert "headrace/cli" not in ran.err
+
+
+def test_an_error_of_ours_in_a_module_is_shown_as_it_is(folder: Path) -> None:
+    """A handler that cannot be wired has its own code and hint."""
+    ran = apart("run", "signature:app", cwd=folder)
+
+    assert ran.code == Exit.UNUSABLE
+    assert "error[HR-E401]: Handler x.handle has a signature" in ran.err
+    assert "hint: first parameter" in ran.err
+
+
+def test_colours_are_for_terminals(tmp_path: Path) -> None:
+    """None in a pipe; some when forced; none when NO_COLOR says so, even then."""
+    ran = [apart("status", cwd=tmp_path, env=env) for env in ({}, {"FORCE_COLOR": "1"})]
+    never = apart("status", cwd=tmp_path, env={"FORCE_COLOR": "1", "NO_COLOR": "1"})
+
+    assert ["\x1b" in one.err for one in (*ran, never)] == [False, True, False]
+
+
+def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
+    """``headrace tail | head -1`` ends quietly."""
+    journal = made_journal(tmp_path)
+    process = subprocess.Popen(
+        command("tail", "--journal", journal, "--from-offset", "1", "--jsonl"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+
+    err = process.stderr.read()
+    process.stderr.close()
+
+    assert (process.wait(timeout=60), err) == (0, b"")
+
+
+def test_an_output_that_cannot_say_everything_is_no_error(tmp_path: Path) -> None:
+    """Characters that the terminal's encoding lacks are spelled out."""
+    journal = made_journal(tmp_path)
+    event = apart("tail", "--journal", journal, "--topic", "packed", "--limit", "1", "--jsonl", cwd=tmp_path)
+    event_id = event.lines[0]["event_id"]
+
+    ran = apart("show", event_id, "--journal", journal, cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
+
+    assert ran.code == Exit.DONE
+    assert "\\u2514\\u2500 Packed" in ran.out
+    assert os.linesep in ran.out
