@@ -114,7 +114,9 @@ def _write_model(path: Path) -> int:
     except OSError as fault:
         with suppress(OSError):
             part.unlink()
-        raise errors.CommandInvalid(problem=f"{path} cannot be written: {fault.strerror}", hint="") from None
+        raise errors.CommandInvalid(
+            problem=f"{path} cannot be written: {fault.strerror}", hint="choose another folder"
+        ) from None
     say(f"wrote {path} ({len(content):,} bytes)")
     return Exit.DONE
 

@@ -68,7 +68,8 @@ def _publish(
     if contract is None:
         known = ", ".join(app.contracts) or "none"
         raise errors.CommandInvalid(
-            problem=f"{target} knows no event type {kind!r}; it knows {known}", hint=""
+            problem=f"{target} knows no event type {kind!r}; it knows {known}",
+            hint="import the class in the app, or list it in App(events=[...])",
         )
     single = _single(payload)
     if single is None and event_id is not None:

@@ -1,0 +1,191 @@
+"""``headrace publish``: foreign bytes are checked whole; each line gets a receipt, or an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.terminal import PATIENCE_S, Ran, apart, command, environment
+
+from headrace.cli.output import Exit
+from headrace.cli.publish import Line, Splitter
+
+APP = """
+from headrace import App, Event
+
+class Note(Event, topic="notes", key="owner"):
+    owner: str
+    text: str = ""
+
+app = App("memo", events=[Note])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with an app in it."""
+    (tmp_path / "memo.py").write_text(APP)
+    return tmp_path
+
+
+def publish(folder: Path, *arguments: object, stdin: bytes | None = None, **env: str) -> Ran:
+    """Publish notes."""
+    return apart("publish", "memo:app", "Note", *arguments, cwd=folder, stdin=stdin, env=env)
+
+
+def stored(folder: Path) -> list[Any]:
+    """Return the payloads of all events."""
+    ran = apart("tail", "--from-offset", 1, "--jsonl", cwd=folder)
+    return [one["payload"] for one in ran.lines]
+
+
+def test_one_event_from_the_command_line(folder: Path) -> None:
+    """A receipt on stdout, nothing else; the journal is made."""
+    ran = publish(folder, '{"owner": "ada", "text": "größe"}')
+
+    assert (ran.code, ran.err) == (Exit.DONE, "")
+    (receipt,) = ran.lines
+    assert receipt["duplicate"] is False
+    assert stored(folder) == [{"owner": "ada", "text": "größe"}]
+    assert apart("show", receipt["event_id"], cwd=folder).code == Exit.DONE
+
+
+def test_an_id_makes_a_repeat_harmless(folder: Path) -> None:
+    """Same id and content: no effect; other content: refused, nothing written."""
+    first = publish(folder, '{"owner": "ada"}', "--id", "order-1")
+    again = publish(folder, '{"owner": "ada"}', "--id", "order-1")
+    other = publish(folder, '{"owner": "eve"}', "--id", "order-1")
+
+    assert again.lines[0] == {"event_id": first.lines[0]["event_id"], "duplicate": True}
+    assert (other.code, other.out) == (Exit.NO, "")
+    assert "error[HR-E110]" in other.err
+    assert stored(folder) == [{"owner": "ada", "text": ""}]
+
+
+def test_parents_are_named_and_checked(folder: Path) -> None:
+    """The event joins the chain of its cause; a cause that is not there is refused."""
+    cause = publish(folder, '{"owner": "ada"}').lines[0]["event_id"]
+
+    effect = publish(folder, '{"owner": "bob"}', "--parent", cause)
+    orphan = publish(folder, '{"owner": "bob"}', "--parent", "01234567-89ab-7def-8123-456789abcdef")
+
+    assert effect.code == Exit.DONE
+    shown = apart("show", effect.lines[0]["event_id"], "--json", cwd=folder).document
+    assert shown["parent_ids"] == [cause]
+    assert (orphan.code, orphan.out) == (Exit.NO, "")
+    assert "error[HR-E111]" in orphan.err
+
+
+BAD_LINES = {
+    b"not json": "HR-E104",
+    b'{"owner": "a", "owner": "b"}': "HR-E104",
+    b'{"owner": NaN}': "HR-E104",
+    b'{"owner": "\\ud800"}': "HR-E104",
+    b'{"owner": "\xff"}': "HR-E104",
+    b'{"owner": "x", "text": ' + b"[" * 70 + b"]" * 70 + b"}": "HR-E104",
+    b'{"text": "no owner"}': "HR-E103",
+    b'{"owner": ""}': "HR-E113",
+    b'{"owner": "x", "text": "' + b"y" * 2_000 + b'"}': "HR-E105",
+}
+
+
+def test_each_line_is_published_or_named(folder: Path) -> None:
+    """A line that is refused does not stop the others; receipts and errors tell which line they are about."""
+    good = [b'{"owner": "a%d"}' % number for number in range(len(BAD_LINES) + 1)]
+    lines = [one for pair in zip(good, BAD_LINES, strict=False) for one in pair] + good[-1:]
+
+    ran = publish(folder, "-", stdin=b"\n".join(lines), HEADRACE_PAYLOAD_BYTES_MAX="1000")
+
+    assert ran.code == Exit.NO
+    assert [one["line"] for one in ran.lines] == list(range(1, len(lines) + 1, 2))
+    told = [line for line in ran.err.splitlines() if line.startswith("error[")]
+    assert sorted(told) == sorted(
+        f"error[{code}]: line {2 * number + 2}: " + line.split(": ", 2)[2]
+        for (number, code), line in zip(enumerate(BAD_LINES.values()), _by_line(told), strict=True)
+    )
+    assert f"{len(BAD_LINES)} lines were not published" in ran.err
+    assert [one["owner"] for one in stored(folder)] == [f"a{number}" for number in range(len(good))]
+
+
+def _by_line(told: list[str]) -> list[str]:
+    return sorted(told, key=lambda line: int(line.split("line ", 1)[1].split(":", 1)[0]))
+
+
+def test_a_file_holds_one_event_per_line(folder: Path) -> None:
+    """In order; blank lines count as lines and are no events; a .json file is one event."""
+    (folder / "notes.jsonl").write_bytes(b'{"owner": "a"}\n\n{"owner": "b"}\r\n{"owner": "c"}')
+    (folder / "note.json").write_text('{\n  "owner": "d"\n}\n')
+
+    lines = publish(folder, "@notes.jsonl").lines
+    whole = publish(folder, "@note.json")
+
+    assert [one["line"] for one in lines] == [1, 3, 4]
+    assert whole.code == Exit.DONE
+    assert [one["owner"] for one in stored(folder)] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("publish", "memo:app", "Nte", "{}"), "knows no event type 'Nte'; it knows Note"),
+        (("publish", "memo:app", "Note", "@nothing.jsonl"), "there is no file nothing.jsonl"),
+        (("publish", "memo:app", "Note", "-", "--id", "x"), "--id names one event"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(folder: Path, arguments: tuple[str, ...], said: str) -> None:
+    """Exit code 2, before anything is written; no journal is made."""
+    ran = apart(*arguments, cwd=folder)
+
+    assert (ran.code, ran.out) == (Exit.UNUSABLE, "")
+    assert said in ran.err
+    assert "\n\nhint: " in ran.err
+    assert not (folder / "headrace.db").exists()
+
+
+def test_a_slow_source_gets_its_receipts_at_once(folder: Path) -> None:
+    """A line is published when it comes, not when the source ends."""
+    process = subprocess.Popen(
+        command("publish", "memo:app", "Note", "-"),
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        for number in (1, 2):
+            os.write(process.stdin.fileno(), b'{"owner": "ada"}\n')
+            assert json.loads(process.stdout.readline())["line"] == number
+        process.stdin.close()
+        assert process.wait(timeout=PATIENCE_S) == Exit.DONE
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+
+
+def test_the_splitter_cuts_where_the_lines_end() -> None:
+    """However the bytes arrive, the lines are the same; the last one needs no end."""
+    text = b"a\n\nbb\r\nccc"
+    expected = [Line(1, b"a"), Line(3, b"bb\r"), Line(4, b"ccc")]
+
+    for size in range(1, len(text) + 1):
+        splitter = Splitter(100)
+        parts = [text[at : at + size] for at in range(0, len(text), size)]
+        assert [line for part in [*parts, b""] for line in splitter.feed(part)] == expected
+
+
+def test_the_splitter_keeps_no_line_without_end() -> None:
+    """A line over the limit costs no memory, is told, and the next one is read."""
+    splitter = Splitter(10)
+
+    found = [
+        line for part in (b"x" * 11, b"y" * 1_000, b"z\nok\n", b"w" * 50, b"") for line in splitter.feed(part)
+    ]
+
+    assert found == [Line(1, None), Line(2, b"ok"), Line(3, None)]
