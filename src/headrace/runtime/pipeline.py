@@ -89,6 +89,8 @@ class Pipeline:
         self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._caller = Caller(journal, self._loop, self._stamps)
+        #: What handlers see of context variables: nothing that another handler has set.
+        self._context = contextvars.copy_context()
         self._ramping = False
         self._stopped = False
 
@@ -121,11 +123,11 @@ class Pipeline:
             slot = Slot()
             self.slots.add(slot)
             if self._threads is None:
-                slot.task = self._loop.create_task(self._walk(slot))
+                slot.task = self._loop.create_task(self._walk(slot), context=self._context.copy())
                 slot.task.add_done_callback(partial(self._gone, slot))
             else:
                 job = self._loop.run_in_executor(
-                    self._threads, _drive, contextvars.copy_context(), self._walk(slot)
+                    self._threads, _drive, self._context.copy(), self._walk(slot)
                 )
                 job.add_done_callback(partial(self._gone, slot))
         # At full concurrency nothing is to be added; `_gone` looks again.
@@ -236,7 +238,7 @@ class Pipeline:
             if key is not None:
                 self._by_key[key] = rest
             self._lines.appendleft(rest)
-        self._loop.call_soon_threadsafe(self._add_walkers, 1)
+        self._loop.call_soon_threadsafe(self._add_walkers, 1, context=self._context)
 
     def _ended(self, line: Line, at: int, key: str | None) -> bool:
         """In a thread: close a line after its last event, unless the loop has just added one."""
