@@ -269,6 +269,9 @@ class LoadedOnnx:
 
 def _new_session(recipe: OnnxModel, weights: Weights, libraries: Sequence[str]) -> Any:
     """Return a session of exactly these bytes."""
+    # From 1.29 on it reports to its maker, over the network, unless told not to before it is first loaded.
+    # Who wants that sets the variable to 0.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
