@@ -93,6 +93,14 @@ class Ledger:
         """Return the numbers of the dead letters that nobody has decided on."""
         return [row[0] for row in self._rows("SELECT id FROM dead WHERE fate IS NULL ORDER BY id", ())]
 
+    def offset_of(self, letter: int) -> int:
+        """Return the offset that a dead letter is about."""
+        return self._rows("SELECT seq FROM dead WHERE id = ?", (letter,))[0][0]
+
+    def places(self, topic: int) -> dict[int, int]:
+        """Return the place of every event of a topic by its offset."""
+        return dict(self._rows("SELECT seq, tp FROM event WHERE tp >> 10 = ?", (topic,)))
+
     def version_of(self, sub: int, place: int, offset: int) -> int | None:
         """Return the version that the ledger says has handled an offset."""
         found = self.exceptions(sub).get(offset)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.journal.lab import Lab, Member, offsets
 
-from headrace.ports import FIRST_ATTEMPT, OpenState, Outcome
+from headrace.ports import FIRST_ATTEMPT, OpenState, Outcome, Settled
 
 
 async def test_a_new_handler_starts_at_the_earliest_event(lab: Lab) -> None:
@@ -291,3 +291,46 @@ async def test_a_publish_ends_a_wait(lab: Lab) -> None:
     await lab.publish("a")
 
     await asyncio.wait_for(waiting, 5)
+
+
+async def retrying(lab: Lab) -> tuple[Member, Settled]:
+    """Return a worker whose next event of key a is blocked by a retry, and what the settle of that one gave."""
+    lab.partitions = 1
+    member = await lab.member()
+    await lab.publish("a", "a")
+    batch = await member.taken(1)
+    waiting = [member.waits(batch, batch.rows[0], after_ms=60_000)]
+    return member, await member.settle(batch, Outcome(waiting=waiting), limit=1)
+
+
+async def test_blocked_events_alone_are_no_batch(lab: Lab) -> None:
+    """Where everything that is new has to wait for its key there is nothing to run."""
+    member, settled = await retrying(lab)
+
+    assert settled.next is None
+    assert await member.take() is None
+    assert [one.state for one in lab.ledger.opened(member.sub).values()] == ["retry", "blocked"]
+
+
+async def test_an_event_behind_blocked_ones_is_found(lab: Lab) -> None:
+    """However many events of a blocked key come first, the one of another key behind them is handed out."""
+    member, _ = await retrying(lab)
+    await lab.publish("a", "a", "a", "b")
+
+    assert [member.key(row) for row in (await member.taken(1)).rows] == ["b"]
+
+
+async def test_blocked_events_take_no_crash_protection_away(lab: Lab) -> None:
+    """A batch is settled for its own rows only: what is claimed meanwhile is found again after a death."""
+    member, settled = await retrying(lab)
+    await lab.publish("b")
+    in_hand = await member.taken()
+    if settled.next is not None:
+        await member.settle(settled.next)
+    lab.sound()
+    member.die()
+    lab.clock.advance(30)
+
+    heir = await lab.member()
+    assert (await heir.taken()).rows == in_hand.rows
+    lab.sound()

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 #: Offsets of other partitions that a successor may have to read again.
 SKIP_STORED = 10_000
+#: Looks of one claim that may bring only events whose keys wait, before it ends and is repeated.
+LOOKS_MAX = 16
 #: How soon to look again at what is due but was not taken.
 DUE_LOOK_S = 0.005
 
@@ -243,22 +245,27 @@ class SqliteConsumer:
             attempts[entry.seq] = attempt
 
     def _claim_new(self, limit: int, version: VersionInfo, found: dict[int, Found] | None) -> Batch | None:
-        if found is None:
-            found = self._scan.look(self._parts, limit)
-        rows: list[Row] = []
-        epochs: dict[int, int] = {}
-        for tp, (events, upto) in found.items():
-            held = self._parts.get(tp)
-            if held is None:  # lost meanwhile
-                continue
-            if not events:
-                self._skip(held, upto)
-            elif self._claim_range(held, events, upto, rows, version):
-                epochs[tp] = held.epoch
-        if not epochs:
-            return None
-        rows.sort(key=itemgetter(0))  # in commit order over the partitions
-        return Batch(self._sub, version, rows, token=Token(epochs, fresh=True, left={}))
+        for _ in range(LOOKS_MAX):
+            if found is None:
+                found = self._scan.look(self._parts, limit)
+            rows: list[Row] = []
+            epochs: dict[int, int] = {}
+            for tp, (events, upto) in found.items():
+                held = self._parts.get(tp)
+                if held is None:  # lost meanwhile
+                    continue
+                if not events:
+                    self._skip(held, upto)
+                elif self._claim_range(held, events, upto, rows, version):
+                    epochs[tp] = held.epoch
+            if rows:
+                rows.sort(key=itemgetter(0))  # in commit order over the partitions
+                return Batch(self._sub, version, rows, token=Token(epochs, fresh=True, left={}))
+            if not any(one.rows for one in found.values()):
+                return None
+            found = None  # all of these wait for their keys; others may stand behind them
+        self._woken.set()
+        return None
 
     def _skip(self, held: Held, upto: int) -> None:
         """Move the position of a partition without new events; written down only now and then."""
@@ -271,7 +278,10 @@ class SqliteConsumer:
     def _claim_range(
         self, held: Held, found: list[Row], upto: int, rows: list[Row], version: VersionInfo
     ) -> bool:
-        """Move the position over the rows; those whose key is taken stay open, the others are to be run."""
+        """Move the position over the rows; those whose key is taken stay open, the others are to be run.
+
+        Returns whether there are others: without, nothing of the range is in hand, and no outcome may end it.
+        """
         free, blocked = (found, []) if not held.lines else self._part_by_key(held, found)
         bindings = (upto, len(found), len(free), version.id, self._sub, held.tp, self._worker, held.epoch)
         if self._db.row(self._queries.claim_range, bindings) is None:
@@ -288,7 +298,7 @@ class SqliteConsumer:
         held.high = held.stored = upto
         held.version, held.unsettled = version.id, len(free)
         rows += free
-        return True
+        return bool(free)
 
     def _part_by_key(self, held: Held, found: list[Row]) -> tuple[list[Row], list[Row]]:
         free: list[Row] = []
