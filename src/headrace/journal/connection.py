@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import stat
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -83,7 +85,7 @@ class Connection:
         if not self.memory:
             self._db.set_wal_hook(self._saw_wal)
             self._checkpointer = Checkpointer(path)
-            self._notifier = Notifier(f"{path}-notify")
+            self._notifier = Notifier(f"{path}-notify", stat.S_IMODE(Path(path).stat().st_mode))
 
     @property
     def notify_path(self) -> str | None:
@@ -125,6 +127,11 @@ class Connection:
         text = self._many[sql, chunk] = f"{start} VALUES {', '.join([values] * chunk)}"
         return text
 
+    def check_process(self) -> None:
+        """Raise `JournalForked` in a child of the process that opened the file."""
+        if os.getpid() != self._pid:
+            raise errors.JournalForked(path=self.path, opened_pid=self._pid, pid=os.getpid())
+
     async def write(self, work: Callable[[], T], *, durable: bool = True, tell: bool = True) -> T:
         """Run ``work`` inside one transaction and commit it; all or nothing.
 
@@ -133,8 +140,7 @@ class Connection:
         """
         deadline = self.clock.boot_ns() + int(BUSY_WAIT_S_MAX * 1e9)
         for attempt in count():
-            if os.getpid() != self._pid:
-                raise errors.JournalForked(path=self.path, opened_pid=self._pid, pid=os.getpid())
+            self.check_process()
             if self._closed:
                 raise errors.JournalClosed
             try:
@@ -274,6 +280,10 @@ def open_file(path: str, *, read_only: bool = False) -> apsw.Connection:
     return db
 
 
+#: How spaces, tabs, line ends and backslashes stand in mountinfo.
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
 def filesystem_of(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
     """Return the type of the file system of a folder, or an empty string where it is not known."""
     try:
@@ -283,7 +293,7 @@ def filesystem_of(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
     best, kind = -1, ""
     for line in lines:
         left, _, right = line.partition(" - ")
-        point = left.split(" ")[4].encode().decode("unicode_escape")
+        point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), left.split(" ")[4])
         if folder.is_relative_to(point) and len(point) >= best:
             best, kind = len(point), right.split(" ")[0]
     return kind
@@ -365,6 +375,8 @@ def translated(fault: apsw.Error, path: str) -> errors.JournalError:
     for theirs, ours in kinds:
         if isinstance(fault, theirs):
             return ours(path=path)
+    if isinstance(fault, apsw.CantOpenError) and not os.access(Path(path).resolve().parent, os.W_OK):
+        return errors.JournalReadOnly(path=path)  # the -wal and -shm beside the file cannot be made
     if isinstance(fault, apsw.CorruptError):
         return errors.JournalCorrupt(path=path, problem=str(fault))
     if isinstance(fault, apsw.BusyError):

@@ -19,8 +19,11 @@ NET_MS = 250
 class Notifier:
     """The writing side: keeps the notify file open and touches it after each commit."""
 
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self, path: str, mode: int) -> None:
+        """Open the file, or make it for whoever may use the journal (``mode``)."""
+        self._fd = -1  # of another user: the watchers' net catches what is missed
+        with suppress(OSError):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
 
     def touch(self) -> None:
         """Wake every watcher.  The file stays one byte long.
@@ -32,7 +35,8 @@ class Notifier:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 class Watch:

@@ -91,6 +91,7 @@ class SqliteJournal:
         if self._connection is None:
             raise errors.JournalClosed
         if self._loop is not asyncio.get_running_loop():
+            self._connection.check_process()  # a forked child has a loop of its own, too
             raise errors.JournalLoopBound
         return self._connection
 
@@ -102,7 +103,7 @@ class SqliteJournal:
         """Wake the consumers when another connection has committed; our own commits have told them."""
         if self._connection is None:
             return
-        with suppress(apsw.Error):
+        with suppress(errors.JournalError):
             found = self._connection.changed_elsewhere()
             if found == self._seen_version:
                 return
