@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.terminal import PATIENCE_S, Ran, apart, command, environment
+from tests.unit.terminal import PATIENCE_S, Ran, Running, apart, command, environment
 
 from headrace.cli.output import Exit
 from headrace.cli.publish import Line, Splitter
@@ -189,3 +190,23 @@ def test_the_splitter_keeps_no_line_without_end() -> None:
     ]
 
     assert found == [Line(1, None), Line(2, b"ok"), Line(3, None)]
+
+
+def test_tail_follows_what_others_publish(folder: Path) -> None:
+    """Each event once, as soon as it is there; filters hold; Ctrl-C ends it quietly, a limit by itself."""
+    publish(folder, '{"owner": "old"}')
+    with Running("tail", "--follow", "--jsonl", "--type", "Note", cwd=folder) as running:
+        assert running.process.stdout is not None
+        owners = []
+        for owner in ("old", "new", "newer"):
+            if owner != "old":
+                publish(folder, f'{{"owner": "{owner}"}}')
+            owners.append(json.loads(running.process.stdout.readline())["payload"]["owner"])
+        ran = running.ended(signal.SIGINT)
+    with Running("tail", "--follow", "--limit", 4, "--jsonl", cwd=folder) as limited:
+        publish(folder, '{"owner": "last"}')
+        end = limited.ended()
+
+    assert owners == ["old", "new", "newer"]
+    assert (ran.code, ran.out, ran.err) == (Exit.INTERRUPTED, "", "interrupted\n")
+    assert (end.code, len(end.lines)) == (Exit.DONE, 4)
