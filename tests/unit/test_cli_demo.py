@@ -55,12 +55,11 @@ def test_the_summary_is_for_people(folder: Path) -> None:
     assert "verify: clean" in ran.out
     assert "p95" in ran.out
     assert "█" in ran.out
-    commands = [
-        line.split() for line in ran.out[ran.out.index("\nnext\n") :].splitlines() if "headrace" in line
-    ]
-    assert [words[1] for words in commands] == ["show", "status", "tail", "model"]
+    shown = [line for line in ran.out[ran.out.index("\nnext\n") :].splitlines() if " --journal " in line]
+    commands = [line.split("headrace ", 1)[1].split() for line in shown]
+    assert [words[0] for words in commands] == ["show", "status", "tail", "model"]
     for words in commands:
-        followed = apart(*words[1:], cwd=folder)
+        followed = apart(*words, cwd=folder)
         assert (followed.code, followed.err) == (Exit.DONE, "")
 
 

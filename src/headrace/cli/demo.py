@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -166,14 +168,18 @@ def _put_text(report: Report) -> None:
 
 
 def _next(report: Report) -> list[str]:
-    where = f"--journal {report.journal}"
-    shown = [f"headrace show {report.example} {where}"] if report.example else []
-    return [
-        *shown,
-        f"headrace status {where}",
-        f"headrace tail --topic escalated {where}",
-        f"headrace model history {where}",
-    ]
+    where = f"--journal {shlex.quote(report.journal)}"
+    asked = [f"show {report.example}"] if report.example else []
+    asked += ["status", "tail --topic escalated", "model history"]
+    return [f"{_command()} {one} {where}" for one in asked]
+
+
+def _command() -> str:
+    """Return what to type for ``headrace`` here: `make demo` runs it from a folder that no path leads to."""
+    if shutil.which("headrace") is not None:
+        return "headrace"
+    own = Path(sys.argv[0])
+    return shlex.quote(str(own)) if own.name == "headrace" else f"{shlex.quote(sys.executable)} -m headrace"
 
 
 def _put_bars(rows: Sequence[tuple[str, int]]) -> None:
