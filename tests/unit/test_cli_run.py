@@ -199,6 +199,22 @@ def test_waits_before_a_restart_grow_and_are_bounded() -> None:
     assert backoff.after(SETTLED_S) == RESTART_S_MIN
 
 
+def test_what_is_logged_cannot_steer_a_terminal(folder: Path) -> None:
+    """An error that quotes an event is logged with its escape sequences spelled out."""
+    (folder / "factory.py").write_text(
+        APP.replace("await asyncio.sleep(job.seconds)", "raise ValueError(job.name)")
+        .replace("@app.handler\n", "@app.handler(retry=RetryPolicy(attempts_max=1))\n")
+        .replace("import App, Event", "import App, Event, RetryPolicy")
+    )
+    publish(folder, '{"name": "\\u001b[2J"}')
+    with Running("run", "factory:app", cwd=folder) as running:
+        running.until("dead letters")
+        ran = running.ended(signal.SIGTERM)
+
+    assert "\x1b" not in ran.err
+    assert "\\x1b[2J" in ran.err
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [(0, "ended with exit code 0"), (-9, "was killed by SIGKILL"), (-200, "was killed by signal 200")],

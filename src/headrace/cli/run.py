@@ -15,7 +15,7 @@ import typer
 
 from headrace import errors
 from headrace.cli.options import Journal, Target, examples
-from headrace.cli.output import Exit, say
+from headrace.cli.output import Exit, plain, say
 from headrace.world import SystemClock
 
 if TYPE_CHECKING:
@@ -196,9 +196,16 @@ def _freeze() -> None:
     gc.set_threshold(*GC_THRESHOLD)
 
 
+class _Plain(logging.Formatter):
+    """Spells out what could steer a terminal: errors quote what is in events."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return plain(super().format(record), lines=True)
+
+
 def _log_to_stderr(prefix: str) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(f"{prefix}%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_Plain(f"{prefix}%(asctime)s %(levelname)s %(name)s: %(message)s"))
     log = logging.getLogger("headrace")
     log.addHandler(handler)
     log.setLevel(logging.INFO)
