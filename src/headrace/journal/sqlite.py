@@ -37,6 +37,8 @@ from headrace.ports import (
 PARTITIONS_DEFAULT = 16
 #: The low ten bits of a place are the partition.
 PARTITIONS_MAX = 1_024
+#: Between two tries to renew a lease while others write.
+RENEW_NAP_S = 0.0005
 
 
 class SqliteJournal:
@@ -265,16 +267,23 @@ class SqliteWorker:
         """Move the end of the lease; returns ``False`` when the worker was struck off."""
         if self._db.memory:
             return True  # one connection, one process: nobody could take over
+        clock = self._db.clock
         with mapped(self._db.path):
             if self._own is None:
                 self._own = apsw.Connection(self._db.path)
-                self._own.set_busy_timeout(max(1, self.lease_ms // 4))
                 self._own.execute("PRAGMA synchronous=NORMAL")
                 self._own.execute("PRAGMA wal_autocheckpoint=0")
-            clock = self._db.clock
-            until = clock.boot_ns() + self.lease_ms * 1_000_000
-            bindings = (self.id, os.getpid(), clock.boot_id(), until, self.lease_ms, clock.wall_us())
-            return bool(self._own.execute(self._renew_sql, bindings).fetchall())
+            # SQLite's own busy handler sleeps up to 0.1 s between two tries: beside busy writers it starves.
+            end_ns = clock.boot_ns() + self.lease_ms * 1_000_000 // 4
+            while True:
+                until = clock.boot_ns() + self.lease_ms * 1_000_000
+                bindings = (self.id, os.getpid(), clock.boot_id(), until, self.lease_ms, clock.wall_us())
+                try:
+                    return bool(self._own.execute(self._renew_sql, bindings).fetchall())
+                except apsw.BusyError:
+                    if clock.boot_ns() >= end_ns:
+                        raise errors.JournalBusy(path=self._db.path, waited_s=self.lease_ms / 4_000) from None
+                clock.nap(RENEW_NAP_S)
 
     async def leave(self) -> None:
         """Note that this worker has stopped."""

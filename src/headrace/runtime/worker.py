@@ -23,6 +23,9 @@ from headrace.runtime.serving import Versions
 
 _log = logging.getLogger("headrace.worker")
 
+#: A renewal that failed is tried again so often before the next is due: a lease outlasts a stutter.
+RENEWALS_PER_INTERVAL = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
@@ -178,7 +181,7 @@ class Keeper:
         self._silence_ns_max = (deadline_ms + lease_ms) * 1_000_000
         self._seen_ns = clock.boot_ns()
         self._stopped = threading.Event()
-        self._hung = False
+        self._hung = self._failing = False
         self._thread = threading.Thread(target=self._run, name="headrace-lease", daemon=True)
 
     def start(self) -> None:
@@ -190,18 +193,29 @@ class Keeper:
         self._seen_ns = self._clock.boot_ns()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._interval_s):
+        wait_s = 0.0  # at once: models were loaded since the worker joined
+        while not self._stopped.wait(wait_s):
+            wait_s = self._interval_s
             if self._clock.boot_ns() - self._seen_ns > self._silence_ns_max:
                 if not self._hung:
                     _log.error("the event loop is blocked beyond every deadline: the lease is not renewed")
                 self._hung = True
                 continue
             self._hung = False
-            try:
-                if not self._lease.renew():
-                    _log.error("this worker was struck off the journal; its partitions go to others")
-            except errors.JournalError as fault:
+            if not self._renewed():
+                wait_s /= RENEWALS_PER_INTERVAL
+
+    def _renewed(self) -> bool:
+        try:
+            if not self._lease.renew():
+                _log.error("this worker was struck off the journal; its partitions go to others")
+        except errors.JournalError as fault:
+            if not self._failing:  # once per outage
                 _log.warning("the lease could not be renewed: %s", fault)
+            self._failing = True
+            return False
+        self._failing = False
+        return True
 
     def stop(self) -> None:
         """End the thread."""
