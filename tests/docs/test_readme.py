@@ -78,7 +78,7 @@ class Terminal:
         while repeatable and plain(printed) != plain(shown) and time.monotonic() < deadline:
             time.sleep(0.1)  # a person who types gives the worker more time than this
             printed = self._run(command)
-        assert plain(printed) == plain(shown), command
+        assert plain(printed) == plain(shown), f"{command}; the worker said:\n{self._logs()}"
         self._ids |= dict(zip(ID.findall(shown), ID.findall(printed), strict=True))
 
     def _run(self, command: str) -> str:
@@ -93,6 +93,9 @@ class Terminal:
         # `exec`, so that the signal at the end reaches the worker and no shell in between.
         line = "exec " + command.removesuffix("&").strip()
         self._workers.append(subprocess.Popen(["bash", "-c", line], cwd=self.folder, env=self._environment))
+
+    def _logs(self) -> str:
+        return "".join(file.read_text("utf-8") for file in sorted(self.folder.glob("*.log")))
 
     def close(self) -> list[int]:
         """Stop what runs in the background; return the exit codes."""
