@@ -4,6 +4,8 @@ A process says what it did in one JSON line on standard output.  Handlers note e
 outlives them, one line per call: `calls_of` reads it.
 """
 
+# ruff: noqa: ASYNC110, ASYNC240, ASYNC251 - a test waits for other processes, and looks at their files
+
 from __future__ import annotations
 
 import asyncio
@@ -108,7 +110,7 @@ async def rest(job: Job) -> None:
 
 async def block(job: Job) -> None:
     """Wait as no asynchronous handler should; where ``HASTY`` is set the cause is mended."""
-    time.sleep(0 if "HASTY" in os.environ else job.ms / 1000)  # noqa: ASYNC251 - the fault that is tested
+    time.sleep(0 if "HASTY" in os.environ else job.ms / 1000)
 
 
 async def hang(_job: Job) -> None:

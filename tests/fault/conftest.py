@@ -139,7 +139,8 @@ class Look:
 COUNTS = """
 SELECT sum(taken), sum(running), sum(done), sum(dead),
     (SELECT count(*) FROM open WHERE sub = 1 AND state <> 'running'),
-    (SELECT count(*) FROM event JOIN position AS at ON at.sub = 1 AND at.tp = event.tp WHERE event.seq > at.high),
+    (SELECT count(*) FROM event JOIN position AS at ON at.sub = 1 AND at.tp = event.tp
+     WHERE event.seq > at.high),
     (SELECT count(*) FROM event WHERE tp >> 10 = (SELECT topic FROM subscription WHERE id = 1))
 FROM position WHERE sub = 1
 """

@@ -1,5 +1,7 @@
 """Model files on their bad days: missing, half written, rolled back while several workers reload."""
 
+# ruff: noqa: ASYNC110 - a test waits for other processes, and looks at their files
+
 from __future__ import annotations
 
 import asyncio
@@ -121,7 +123,8 @@ async def test_a_model_that_cannot_be_loaded_later(
 #: The version that finished an offset: its exception row, else the range that it lies in.
 LEDGER = """
 SELECT event.seq,
-    (SELECT version FROM exception WHERE exception.sub = at.sub AND exception.tp = at.tp AND exception.seq = event.seq),
+    (SELECT version FROM exception
+     WHERE exception.sub = at.sub AND exception.tp = at.tp AND exception.seq = event.seq),
     (SELECT version FROM range WHERE range.sub = at.sub AND range.tp = at.tp AND after < event.seq
      ORDER BY after DESC LIMIT 1),
     (SELECT body FROM event AS child JOIN topic ON topic.id = child.tp >> 10 AND topic.name = 'numbers-seen'

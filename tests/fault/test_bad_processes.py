@@ -1,5 +1,7 @@
 """Real processes on bad days: signals in the middle of a batch, poison, blocked loops, threads that hang."""
 
+# ruff: noqa: ASYNC251 - a test waits for other processes, and looks at their files
+
 from __future__ import annotations
 
 import asyncio
@@ -9,7 +11,7 @@ from collections import Counter
 
 import pytest
 from tests.fault._apps import LEASE_MS, Job
-from tests.fault.conftest import Started, Stage
+from tests.fault.conftest import Stage, Started
 
 from headrace import App
 from headrace.settings import Settings
@@ -33,7 +35,7 @@ def up(stage: Stage, worker: Started) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 @pytest.mark.parametrize("app", ["jobs", "plain_jobs"])
 async def test_a_signal_in_the_middle_of_a_batch(stage: Stage, number: signal.Signals, app: str) -> None:
-    """Ctrl-C and SIGTERM: what was running is given back or done, nothing counts as failed, a successor goes on."""
+    """Ctrl-C and SIGTERM: what ran is given back or done, nothing counts as failed, a successor goes on."""
     await given(stage, *[Job(name=str(n), key=str(n % 5), ms=20) for n in range(60)])
     first = stage.worker(app)
     stage.until(lambda: len(stage.calls()) >= 10, "some are begun")
@@ -114,7 +116,7 @@ async def test_a_stop_while_a_suspect_runs_keeps_to_its_grace(stage: Stage) -> N
 
 @pytest.mark.parametrize("deed", ["leave", "fault"])
 async def test_poison_that_kills_the_process_is_found(stage: Stage, deed: str) -> None:
-    """os._exit or a segmentation fault: after crash_attempts_max a dead letter; its neighbours are not blamed."""
+    """os._exit or a segmentation fault: a dead letter after crash_attempts_max; neighbours are not blamed."""
     names = [str(n) for n in range(20)]
     await given(stage, *[Job(name=name, key=str(n % 3)) for n, name in enumerate(names)])
     await given(stage, Job(name="poison", deed=deed), *[Job(name=f"late-{n}") for n in range(5)])
@@ -140,7 +142,7 @@ async def test_poison_that_kills_the_process_is_found(stage: Stage, deed: str) -
 
 
 async def test_a_handler_that_blocks_the_loop_keeps_its_lease(stage: Stage) -> None:
-    """time.sleep in ``async def`` for three leases, within the deadline: nobody takes over, nothing runs twice."""
+    """time.sleep in ``async def`` for three leases, within the deadline: nobody takes over, no second run."""
     await given(stage, Job(name="warm"))
     workers = [stage.worker(), stage.worker()]
     for worker in workers:
@@ -156,7 +158,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(stage: Stage) -> N
 
 
 async def test_a_handler_that_blocks_beyond_its_deadline_is_taken_over(stage: Stage) -> None:
-    """Blocked for longer than deadline and lease: others take over, and what the blocked one comes to is refused."""
+    """Blocked for longer than deadline and lease: others take over, what it comes to is refused."""
     await given(stage, Job(name="warm"))
     stuck = stage.worker(deadline_ms=200)
     up(stage, stuck)
@@ -181,7 +183,7 @@ async def test_a_handler_that_blocks_beyond_its_deadline_is_taken_over(stage: St
 
 
 async def test_a_process_that_is_stopped_past_its_lease_does_no_harm(stage: Stage) -> None:
-    """SIGSTOP for longer than the lease: others handle its events; when it wakes up its outcome is refused."""
+    """SIGSTOP for longer than the lease: others handle its events; its own outcome is refused later."""
     await given(stage, *[Job(name=str(n), ms=300) for n in range(20)])
     stopped = stage.worker()
     stage.until(lambda: len(stage.calls()) == 20, "all are begun")

@@ -1,5 +1,7 @@
 """Publishing what contradicts itself or others: only the unit that is wrong fails, and it leaves no trace."""
 
+# ruff: noqa: ASYNC110 - a test waits for other processes, and looks at their files
+
 from __future__ import annotations
 
 import asyncio
@@ -107,7 +109,7 @@ async def test_the_same_event_again_is_a_success_without_effect(stage: Stage) ->
 
 @pytest.mark.parametrize("other", [Note(text="x"), Other(text="a")], ids=["payload", "type"])
 async def test_the_same_id_with_other_content_fails_alone(stage: Stage, other: Event) -> None:
-    """Alone, in a batch, beside others: only the unit with the conflict fails, and nothing of it is written."""
+    """Alone, in a batch, beside others: only the unit with the conflict fails, nothing of it is written."""
     async with app_of(stage) as app:
         await app.publish(Note(text="a"), event_id=A)
         with pytest.raises(errors.EventConflict) as caught:
@@ -231,7 +233,7 @@ async def test_an_app_that_runs_twice_in_one_process_handles_each_event_once(sta
 
 
 async def test_a_close_under_a_running_worker_is_a_coded_error(stage: Stage) -> None:
-    """Closing the journal while a worker runs ends the worker with an error that says so; a new one goes on."""
+    """Closing the journal under a worker ends the worker with an error that says so; a new one goes on."""
     seen: list[str] = []
     app = reading(stage, seen)
     app.place_in(World())
@@ -293,7 +295,7 @@ async def test_a_publish_that_is_cancelled_is_whole_or_absent(stage: Stage) -> N
 
 
 async def test_a_store_that_fails_once_fails_those_of_that_commit(stage: Stage) -> None:
-    """A failing commit is told to each caller in it, nothing is written, and the next publish goes through."""
+    """A failing commit is told to each caller in it, nothing is written, the next publish goes through."""
     app = App("fault", settings=Settings(journal=str(stage.journal)))
     fails = FailAt("publish.inserted", errors.JournalUnavailable("It blinks.", path="x"))
     app.place_in(World(faults=fails))

@@ -4,6 +4,8 @@ The numbers are those of the collection of known failures; each test tells its s
 clause of what was found right, or says why it does not.
 """
 
+# ruff: noqa: ASYNC240 - a test waits for other processes, and looks at their files
+
 from __future__ import annotations
 
 import asyncio
@@ -135,7 +137,7 @@ async def test_s04_a_renamed_file_is_the_same_model(stage: Stage) -> None:
 
 
 async def test_s05_a_handler_that_never_returns_ends_in_the_dead_letters(stage: Stage) -> None:
-    """Three deadlines, then a dead letter with the stack; the neighbour does not wait; counts always add up."""
+    """Three deadlines, then a dead letter with the stack; the neighbour does not wait; counts add up."""
     app = App("fault", settings=Settings(journal=str(stage.journal)))
     began: list[str] = []
 
@@ -165,7 +167,7 @@ async def test_s05_a_handler_that_never_returns_ends_in_the_dead_letters(stage: 
     assert [row[:2] for row in dead] == [("deadline", 3)]
     assert "embed" in dead[0][2]
     assert "create_future" in dead[0][2]
-    # `counts` asserts that nothing is in no state at all; the neighbour was done long before the third attempt.
+    # `counts` asserts that nothing is in no state at all; the neighbour was done before the third attempt.
     assert all(
         sum(one[name] for name in ("running", "waiting", "done", "dead", "ahead")) == 2 for one in samples
     )
@@ -264,15 +266,16 @@ def payments(journal: Path, gateway: list[str]) -> App:
 
 #: Every write between "handler returned" and "committed", and those around them.
 POINTS = (
-    "version.offered", "balance.taken", "balance.committed", "claim.begin", "claim.written", "claim.committed",
-    "handle.before", "handle.after", "settle.begin", "settle.positions", "settle.events", "settle.open",
+    "version.offered", "balance.taken", "balance.committed", "claim.begin", "claim.written",
+    "claim.committed", "handle.before", "handle.after", "settle.begin", "settle.positions",
+    "settle.events", "settle.open",
     "settle.dead", "settle.committed", "release.committed",
 )  # fmt: skip
 SEEDS = 1_000 if os.environ.get("HEADRACE_FAULT") == "full" else 120
 
 
 async def test_s10_whatever_write_is_the_last_the_outcome_is_whole(stage: Stage) -> None:
-    """Stopped at any write, then started again: one payment, the same id each time, one key for the gateway."""
+    """Stopped at any write, then started again: one payment, the same id each time, one key outside."""
     template = stage.folder / "template.db"
     app = App("fault", settings=Settings(journal=str(template)))
     async with app:

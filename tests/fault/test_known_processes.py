@@ -1,13 +1,16 @@
-"""Faults that other systems had, tried here on real processes: leases, shutdown, order of commits, start methods.
+"""Faults that other systems had, tried on real processes: leases, shutdown, order of commits, start methods.
 
 The numbers are those of the collection of known failures; each test tells its scenario, and asserts each
 clause of what was found right, or says why it does not.
 """
 
+# ruff: noqa: ASYNC251 - a test waits for other processes, and looks at their files
+
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import apsw
@@ -38,7 +41,7 @@ def shared_out(stage: Stage, workers: int = 2) -> bool:
     return found == (workers, 0)
 
 
-def owner_of(stage: Stage, pids: dict[int, object]) -> int:
+def owner_of(stage: Stage, pids: Collection[int]) -> int:
     """Return the pid of the worker that has an event in hand."""
     sql = "SELECT pid FROM worker JOIN position ON owner = worker.id WHERE running > 0"
     pid = stage.until(lambda: stage.look.one(sql), "somebody has it in hand")
@@ -93,7 +96,7 @@ async def test_s01_the_event_of_a_killed_worker_is_taken_over(stage: Stage) -> N
 
 
 async def test_s02_a_stop_gives_back_what_no_handler_has_finished(stage: Stage) -> None:
-    """SIGTERM with events in hand: exit 0, the rest is handed back, and a second worker handles exactly that."""
+    """SIGTERM with events in hand: exit 0, the rest is handed back, a second worker handles just that."""
     async with app_of(stage) as app:
         await app.publish([Job(name=str(n), ms=5) for n in range(200)])
     first = stage.worker(concurrency=4)
@@ -183,7 +186,7 @@ def test_s06_a_live_session_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plus.onnx"
     plus_one(path)
     with pytest.raises(errors.ModelLive) as caught:
-        Model.onnx(onnxruntime.InferenceSession(path))
+        Model.onnx(onnxruntime.InferenceSession(path))  # pyright: ignore[reportArgumentType]
     assert "path" in caught.value.hint
 
 
@@ -211,7 +214,7 @@ async def test_s11_recovery_goes_on_after_an_outage(stage: Stage) -> None:
 
 
 async def test_s15_a_reader_never_skips_what_was_given_a_number_early(stage: Stage) -> None:
-    """Eight writers dawdle inside their transactions, some undo them: a reader sees each event once, in order."""
+    """Eight writers dawdle inside transactions, some undo them: a reader sees each event once, in order."""
     async with app_of(stage) as app:
         reader = app.journal.reader()  # type: ignore[attr-defined]  # of the embedded journal
         writers = [stage.start("publisher", prefix=f"w{n}", seed=n, count=63) for n in range(8)]
@@ -240,8 +243,8 @@ def test_s16_eight_processes_on_one_file_never_meet_a_lock(tmp_path: Path) -> No
         if ratios[-1] <= 3:
             break
     assert min(ratios) <= 3
-    # The pragmas in force are shown by `headrace doctor`, a later command; a file on a network disk is refused:
-    # test_bad_files.py.
+    # The pragmas in force are shown by `headrace doctor`, a later command; a file on a network
+    # disk is refused: test_bad_files.py.
 
 
 def crowd(folder: Path, publishers: int, workers: int) -> float:
