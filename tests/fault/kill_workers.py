@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Kills, stops and reloads workers and publishers at every failpoint and in between; judges the journals.
+
+Each run is one journal with two or three worker processes and a publisher that publishes every fifth event
+twice.  A run kills one of them at one failpoint, kills others from outside, stops one past its lease, puts
+new weights in place and rolls back.  When all is idle and every process has gone, `_judge.py` reads the file.
+
+A kill counts as in flight when, by the journal, somebody has an event in hand: asked just before a signal
+from outside, and right after a death at a failpoint, before anybody can have taken over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from _judge import FAULTS
+from _scenario import Plan, Run, draw
+from _spawner import Spawner
+
+#: Runs at the same time: most of a run is waiting for leases to run out.
+LANES = 4
+
+
+def failpoints() -> tuple[str, ...]:
+    """Return every failpoint of the product."""
+    from headrace.ports import FAILPOINTS
+
+    return FAILPOINTS
+
+
+class Campaign:
+    """All runs, and what they came to."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self._options, self._folder = options, folder
+        self.points = tuple(options.only) if options.only else failpoints()
+        self.sums: Counter[str] = Counter()
+        self.hits: Counter[str] = Counter()
+        self.idle_kills: Counter[str] = Counter()
+        self.failed = 0
+
+    async def run(self) -> None:
+        """Carry out all runs, a few at a time."""
+        spawner = await Spawner.start()
+        first = self._options.first
+        numbers = iter(range(first, first + self._options.runs))
+        try:
+            await asyncio.gather(*(self._lane(spawner, numbers) for _ in range(self._options.lanes)))
+        finally:
+            await spawner.close()
+
+    async def _lane(self, spawner: Spawner, numbers: Iterator[int]) -> None:
+        for number in numbers:
+            plan = draw(number, self._options.seed, self.points)
+            folder = self._folder / f"run-{number:04}"
+            folder.mkdir()
+            run = Run(plan, spawner, folder)
+            began = time.monotonic()
+            await run.carry_out()
+            self._note(run, await run.judged(), time.monotonic() - began)
+
+    def _note(self, run: Run, verdict: dict[str, Any], seconds: float) -> None:
+        self.hits.update(run.hits)
+        self.idle_kills.update(run.idle_kills)
+        self.sums.update(run.tally)
+        self.sums.update({name: count for name, count in verdict.items() if name != "notes"})
+        found = {fault: verdict[fault] for fault in FAULTS if verdict.get(fault)}
+        self.sums["runs"] += 1
+        bad = bool(found or run.troubles)
+        self.failed += bad
+        if self._options.verbose or bad:
+            self._tell(run.plan, seconds, found, [*run.troubles, *verdict.get("notes", [])[:8]])
+        if not (bad or self._options.keep):
+            shutil.rmtree(run.folder)
+
+    def _tell(self, plan: Plan, seconds: float, found: dict[str, int], notes: list[str]) -> None:
+        told = ", ".join(f"{count} {fault}" for fault, count in found.items()) or "sound"
+        print(f"run {plan.number}: {told} ({seconds:.1f} s) {plan}", file=sys.stderr)
+        for note in notes:
+            print(f"  {note[:1_200]}", file=sys.stderr)
+
+    def result(self, seconds: float) -> dict[str, Any]:
+        """Return what is printed."""
+        names = ("runs", "kills", "kills_in_flight")
+        more = ("stops", "stops_taken_over", "published", "events", "calls", "reruns")
+        return (
+            {name: self.sums[name] for name in names}
+            | {"failpoints": {point: self.hits[point] for point in self.points}}
+            | {"idle_kills": dict(self.idle_kills)}
+            | {fault: self.sums[fault] for fault in FAULTS}
+            | {name: self.sums[name] for name in more}
+            | {"failed_runs": self.failed, "seed": self._options.seed, "seconds": round(seconds, 1)}
+        )
+
+
+def options_of(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="number of the first run, to repeat one")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lanes", type=int, default=LANES, help="runs at the same time")
+    parser.add_argument("--only", action="append", help="a failpoint; may be given more than once")
+    parser.add_argument("--dir", type=Path, help="where the journals lie while they are in use")
+    parser.add_argument("--keep", action="store_true", help="leave the journals; a faulty one always stays")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+    parser.add_argument("--verbose", action="store_true", help="tell of every run")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Run the campaign; exit code 1 when a run was not sound."""
+    options = options_of(sys.argv[1:])
+    folder = Path(tempfile.mkdtemp(prefix="kill-workers-", dir=options.dir))
+    campaign = Campaign(options, folder)
+    began = time.monotonic()
+    asyncio.run(campaign.run())
+    result = campaign.result(time.monotonic() - began)
+    if options.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:>18}  {value}")
+    if campaign.failed or options.keep:
+        print(f"the journals are in {folder}", file=sys.stderr)
+    else:
+        shutil.rmtree(folder)
+    return 1 if campaign.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
