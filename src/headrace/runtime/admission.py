@@ -55,11 +55,11 @@ class Admission:
         flight: Flight,
         heads: list[Head | None],
         by_key: dict[str | None, Line],
-        held_keys: set[str],
+        waits: dict[str, int],
     ) -> list[Line]:
         """Return the events that are to be run: one line per key, and one for each event without a key.
 
-        Events whose key has a line in ``by_key`` join that; those whose key is held are given back.
+        Events whose key has a line in ``by_key`` join that; new ones of a key in ``waits`` are given back.
         """
         admitted, rows = self._admitted, flight.batch.rows
         drawn = self._chance.bytes(SPAN_BYTES * len(rows))
@@ -71,7 +71,10 @@ class Admission:
             if flight.batch.attempts and self._crashed(flight, row, head):
                 continue
             key = head.key
-            if key in held_keys:  # claimed before the journal knew of the retry of an earlier event
+            if key in waits and not flight.batch.attempts:
+                # Claimed before the journal knew that an earlier event waits.  One that was open is not
+                # meant: the journal has seen that it is the first of its key.
+                waits[key] += 1
                 flight.give_back(row, OpenState.BLOCKED)
                 continue
             line = None if key is None else by_key.get(key)

@@ -7,7 +7,8 @@ import traceback
 
 from headrace import errors
 from headrace.ports import Clock
-from headrace.runtime.pipeline import STRIDE, Pipeline, Slot
+from headrace.runtime.pipeline import Pipeline
+from headrace.runtime.slot import STRIDE, Slot
 
 #: Looks per deadline: an event is stopped at most a quarter of its deadline too late.
 LOOKS = 4

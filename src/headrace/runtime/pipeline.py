@@ -25,35 +25,12 @@ from headrace.runtime.call import Caller, derive_all, each
 from headrace.runtime.flight import Flight, Landing, Line
 from headrace.runtime.gather import Gather
 from headrace.runtime.plan import Plan
+from headrace.runtime.slot import STRIDE, Slot
 
-#: A line holds flight, row, head and span of each of its events.
-STRIDE = 4
 #: A plain handler that has not finished its line after this long gets company: further threads start.
 THREAD_RAMP_S = 0.002
 #: A handler that does not heed the cancellation of a stop is waited for this long.
 STOP_S_MAX = 1.0
-
-
-class Slot:
-    """One walker: which event it is at, for the deadline."""
-
-    __slots__ = ("abandoned", "at", "expired", "line", "seen", "seen_ns", "task", "thread")
-
-    def __init__(self) -> None:
-        self.line: Line = []
-        self.at = 0  # index after the event it is at; 0 = between two lines
-        self.task: asyncio.Task[None] | None = None
-        self.thread = 0
-        self.seen: Row | None = None
-        self.seen_ns = 0
-        self.expired = False  # its event is over its deadline and is being cancelled
-        self.abandoned = False  # it did not heed the cancellation: what it comes to is dropped
-
-    def heeded(self) -> None:
-        """Note that the event which was over its deadline has ended: the next has a deadline of its own."""
-        self.expired = False
-        if self.task is not None:
-            self.task.uncancel()
 
 
 class Pipeline:
@@ -81,8 +58,8 @@ class Pipeline:
         self._lines: deque[Line] = deque()
         #: Lines that are not at their end, by key: later events of the key join them.
         self._by_key: dict[str | None, Line] = {}
-        #: Keys of events that wait for a retry which is noted, but not committed yet.
-        self._held_keys: set[str] = set()
+        #: Events that wait by what is noted, but not committed yet, counted by key.
+        self._waits: dict[str, int] = {}
         self.slots: set[Slot] = set()
         #: Walkers that did not heed their deadline and still run.
         self.abandoned = 0
@@ -102,7 +79,7 @@ class Pipeline:
         heads = self._admission.heads(flight)
         await self._admission.learn(plan, heads)
         with self._lock:
-            self._lines.extend(self._admission.lines_of(flight, heads, self._by_key, self._held_keys))
+            self._lines.extend(self._admission.lines_of(flight, heads, self._by_key, self._waits))
         if self._lines:
             self._add_walkers(max(1, len(self.slots)))  # those that are there wait for something
         if not flight.left:
@@ -280,7 +257,7 @@ class Pipeline:
     def _hold(self, line: Line, start: int, key: str | None) -> None:
         """The rest of a line, and what may join it, waits for the event before it; the lock is held."""
         if key is not None:
-            self._held_keys.add(key)
+            self._waits[key] = self._waits.get(key, 0) + 1 + (len(line) - start) // STRIDE
         for at in range(start, len(line), STRIDE):
             flight: Flight = line[at]
             flight.give_back(line[at + 1], OpenState.BLOCKED)
@@ -361,10 +338,12 @@ class Pipeline:
             landing.flight.landed = True
             if not ends:
                 landing.flight.settled |= landing.outcome.offsets()
-            if self._held_keys:
-                decode, waiting = self._journal.decode_head, landing.outcome.waiting
-                keys = {decode(one.row[5]).key for one in waiting if one.state is OpenState.RETRY}
-                self._held_keys -= keys
+            for one in landing.outcome.waiting:
+                key = self._journal.decode_head(one.row[5]).key
+                if key in self._waits and one.state is not OpenState.RETURNED:
+                    self._waits[key] -= 1
+                    if not self._waits[key]:
+                        del self._waits[key]
 
     def give_back(self, flight: Flight) -> int:
         """Note the unfinished events of a flight as returned; returns how many they are."""

@@ -255,23 +255,28 @@ class Server:
 
     async def _land(self, landings: list[Landing]) -> None:
         """Commit what flights have come to; each claims the next batch in the same transaction."""
-        for at, landing in enumerate(landings):
-            self._adapt(landing.flight, complete=landing.complete)
-            limit = self._room() if not (self._quiet.suspects or self._stopping or self._claimed) else 0
-            try:
-                settled = await self.consumer.settle(landing.flight.batch, landing.outcome, limit=limit)
-            except BaseException:
-                self.pipeline.restore(landings[at:])
-                raise
-            if settled.next is not None:
-                self._note_claimed(settled.next, Serving(landing.flight.plan, landing.flight.gather))
-                await self._launch()  # while keys with a retry that is not committed yet are still held
-            ends = landing.complete and not settled.conflicts
-            self.pipeline.settled(landing, ends=ends)
-            self._bury_conflicts(landing, settled.conflicts)
-            if ends:
-                self._end(landing.flight)
-            self._report(landing, settled.stale | settled.conflicts.keys())
+        waiting = deque(landings)
+        try:
+            while waiting:
+                await self._settle(waiting[0])
+                waiting.popleft()
+                # Before the next outcome lets go of keys that what was claimed just now has to wait for.
+                await self._launch()
+        finally:
+            self.pipeline.restore(list(waiting))
+
+    async def _settle(self, landing: Landing) -> None:
+        self._adapt(landing.flight, complete=landing.complete)
+        limit = self._room() if not (self._quiet.suspects or self._stopping or self._claimed) else 0
+        settled = await self.consumer.settle(landing.flight.batch, landing.outcome, limit=limit)
+        ends = landing.complete and not settled.conflicts
+        self.pipeline.settled(landing, ends=ends)
+        self._bury_conflicts(landing, settled.conflicts)
+        if ends:
+            self._end(landing.flight)
+        if settled.next is not None:
+            self._note_claimed(settled.next, Serving(landing.flight.plan, landing.flight.gather))
+        self._report(landing, settled.stale | settled.conflicts.keys())
 
     def _end(self, flight: Flight) -> None:
         self._flights.remove(flight)

@@ -14,6 +14,7 @@ from headrace.runtime.gather import Gather
 from headrace.runtime.handlers import Handler
 from headrace.runtime.plan import Plan
 from headrace.runtime.reload import INTERVAL_MS, Watch
+from headrace.runtime.threads import Threads
 
 _log = logging.getLogger("headrace.model")
 
@@ -46,6 +47,7 @@ class Versions:
         self._journal = journal
         self._executor = executor
         self._clock = clock
+        self._loader = Threads(1, f"headrace-load-{handler.name}")
         self._compiled = compiled
         self._loaded: dict[str, LoadedModel] = {}
         self._watch: Watch | None = None
@@ -59,7 +61,7 @@ class Versions:
         model: LoadedModel | None = None
         if self._handler.model is not None:
             load = self._handler.model.load
-            model = await asyncio.get_running_loop().run_in_executor(None, load)
+            model = await asyncio.get_running_loop().run_in_executor(self._loader, load)
             self._watch = Watch(self._handler.model, model)
         await self._adopt(model, await self._offer(model))
 
@@ -72,7 +74,7 @@ class Versions:
         if watch is None or self._loading is not None or not watch.poll(self._clock.boot_ns() / 1e9):
             return
         # Beside the work, on a thread of its own: a large model takes seconds to build and to warm up.
-        self._loading = asyncio.get_running_loop().run_in_executor(None, watch.load)
+        self._loading = asyncio.get_running_loop().run_in_executor(self._loader, watch.load)
 
     async def _take_up(self, found: LoadedModel | errors.HeadraceError | None) -> None:
         if isinstance(found, errors.HeadraceError):
@@ -99,6 +101,7 @@ class Versions:
 
     def close(self) -> None:
         """Free the models."""
+        self._loader.shutdown(cancel_futures=True)
         for model in self._loaded.values():
             model.close()
         self._loaded.clear()

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +19,7 @@ from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.plan import Plan, as_async, compile_plan
 from headrace.runtime.server import Quiet, Server, Shared
 from headrace.runtime.serving import Versions
+from headrace.runtime.threads import Threads
 
 _log = logging.getLogger("headrace.worker")
 
@@ -57,7 +57,7 @@ class Worker:
         self._world, self._clock = world, world.clock
         self._observer = observer
         self._settings = settings or WorkerSettings()
-        self._pools: list[ThreadPoolExecutor | ProcessPool] = []
+        self._pools: list[Threads | ProcessPool] = []
         self._quiet = Quiet()
         self._keeper: Keeper | None = None
         self._lease: Lease | None = None
@@ -92,7 +92,7 @@ class Worker:
             return await compile_plan(handler, version, self._journal, origin, call)
 
         # One thread for each model: a slow one does not hold up another, and batches of one do not overlap.
-        inference = ThreadPoolExecutor(1, thread_name_prefix=f"headrace-model-{handler.name}")
+        inference = Threads(1, f"headrace-model-{handler.name}")
         self._pools.append(inference)
         versions = Versions(handler, self._journal, inference, self._clock, compiled)
         await versions.start()
@@ -107,9 +107,9 @@ class Worker:
         shared = Shared(self._quiet, self._observer, self._settings.lease_ms / 1000 / 4)
         return Server(handler, consumer, versions, pipeline, self._clock, shared)
 
-    def _pool(self, handler: Handler) -> ThreadPoolExecutor:
+    def _pool(self, handler: Handler) -> Threads:
         # As many threads again for those that hang: `Server` takes nothing more once all of them do.
-        pool = ThreadPoolExecutor(2 * handler.concurrency, thread_name_prefix=f"headrace-{handler.name}")
+        pool = Threads(2 * handler.concurrency, f"headrace-{handler.name}")
         self._pools.append(pool)
         return pool
 

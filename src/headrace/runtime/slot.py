@@ -1,0 +1,33 @@
+"""A walker as others see it: which event it is at, and since when."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.ports import Row
+from headrace.runtime.flight import Line
+
+#: A line holds flight, row, head and span of each of its events.
+STRIDE = 4
+
+
+class Slot:
+    """One walker: which event it is at, for the deadline."""
+
+    __slots__ = ("abandoned", "at", "expired", "line", "seen", "seen_ns", "task", "thread")
+
+    def __init__(self) -> None:
+        self.line: Line = []
+        self.at = 0  # index after the event it is at; 0 = between two lines
+        self.task: asyncio.Task[None] | None = None
+        self.thread = 0
+        self.seen: Row | None = None
+        self.seen_ns = 0
+        self.expired = False  # its event is over its deadline and is being cancelled
+        self.abandoned = False  # it did not heed the cancellation: what it comes to is dropped
+
+    def heeded(self) -> None:
+        """Note that the event which was over its deadline has ended: the next has a deadline of its own."""
+        self.expired = False
+        if self.task is not None:
+            self.task.uncancel()
