@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from typing import Any
 from uuid import UUID
 
@@ -37,7 +39,7 @@ class Empty(Event, topic="empties", type="fault.empty"):
 
 def app_of(stage: Stage, *events: type[Event]) -> App:
     """Return an app on the journal of the stage, in a world that is moved by hand."""
-    app = App("fault", events=events, settings=Settings(journal=str(stage.journal)))
+    app = App("fault", events=events, settings=Settings(journal=str(stage.journal), lease_ms=300))
     app.place_in(World(clock=ManualClock()))
     return app
 
@@ -160,6 +162,28 @@ def test_foreign_bytes_that_are_no_plain_json_are_refused(body: bytes) -> None:
 def test_foreign_bytes_that_are_plain_json_pass(body: bytes) -> None:
     """A surrogate pair, an integer beyond 64 bits, and 64 levels are JSON like any other."""
     check_foreign("fault.note", body, MIB)
+
+
+def test_foreign_bytes_on_the_command_line_are_refused(stage: Stage) -> None:
+    """`headrace publish` refuses the same, says the code, and writes nothing; good lines are published."""
+    (stage.folder / "memos.py").write_text(
+        "from headrace import App, Event\n"
+        "class Memo(Event, topic='memos'):\n    text: str\n"
+        "app = App('memo', events=[Memo])\n",
+        "utf-8",
+    )
+    command = [sys.executable, "-m", "headrace", "publish", "memos:app", "Memo", "-"]
+    command += ["--journal", str(stage.journal)]
+
+    def published(line: bytes) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(command, input=line + b"\n", cwd=stage.folder, capture_output=True, check=False)
+
+    assert published(b'{"text": "good"}').returncode == 0
+    for name in ("a key twice", "NaN", "no UTF-8"):
+        refused = published(FOREIGN[name])
+        assert refused.returncode == 1, (name, refused)
+        assert b"HR-E104" in refused.stderr, (name, refused)
+    assert stage.look.one("SELECT count(*) FROM event") == 1
 
 
 def test_foreign_bytes_beyond_the_limit_are_refused_before_they_are_read() -> None:
