@@ -12,76 +12,32 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from _judge import published_id
 from _look import Look
+from _plan import Plan
 from _spawner import Child, Spawner
 
 HANDLERS_WITH_MODEL = {"kill.route", "kill.file"}
 #: A journal that is not idle after this long has lost work, or a worker hangs.
 IDLE_S_MAX = 60.0
+#: A kill waits this long for somebody who has work in hand.
+BUSY_S_MAX = 3.0
+#: With a rule switched off that is what is to be expected.
+IDLE_S_MAX_SABOTAGED = 6.0
 #: While something is still to come there is work: so many events more, so often at most.
 EVENTS_MORE, ROUNDS_MAX = 20, 20
 #: After so many processes that ended by themselves a run is given up.
 BROKEN_MAX = 5
-#: Few of these happen in a run; of the others the first would always come at the same moment.
-HITS_MAX = {"version": 1, "release": 1, "balance": 2, "claim.committed": 3, "claim": 8}
-RELOADS = ("none", "new", "new", "broken", "back", "back", "back", "both", "both")
-
-
-class Plan(NamedTuple):
-    """What is to happen in one run; drawn from the seed."""
-
-    number: int
-    seed: int
-    failpoint: str
-    hit: int
-    durability: str
-    workers: int
-    lease_ms: int
-    partitions: int
-    events: int
-    unit: int
-    pace_ms: float
-    kills: int
-    stops: int
-    reload: str
-    restart: bool
-
-
-def draw(number: int, seed: int, failpoints: tuple[str, ...]) -> Plan:
-    """Return the plan of a run."""
-    chance = random.Random(f"{seed}:{number}")
-    point = failpoints[number % len(failpoints)]
-    few = next((hits for name, hits in HITS_MAX.items() if point.startswith(name)), 12)
-    burst = chance.random() < 0.3
-    workers = chance.choice((2, 3))
-    return Plan(
-        number=number,
-        seed=chance.getrandbits(48),
-        failpoint=point,
-        hit=chance.randint(1, few),
-        durability="normal" if number % 3 == 2 else "full",
-        workers=workers,
-        lease_ms=chance.randint(500, 800),
-        # Fewer partitions than workers leave one without work, and that may be the one that is armed.
-        partitions=chance.choice((4, 8, 16) if point.startswith("balance.") else (1, 2, 4, 8)),
-        events=chance.randint(60, 140),
-        unit=chance.choice((1, 1, 2, 3, 4)),
-        pace_ms=0.5 if burst else chance.choice((4.0, 8.0, 16.0)),
-        kills=chance.choice((1, 1, 2, 3)),
-        stops=chance.choice((0, 0, 1, 1, 1, workers)),
-        reload=chance.choice(RELOADS),
-        restart=chance.random() < 0.3,
-    )
 
 
 class Run:
     """A plan being carried out."""
 
-    def __init__(self, plan: Plan, spawner: Spawner, folder: Path) -> None:
+    def __init__(self, plan: Plan, spawner: Spawner, folder: Path, sabotage: str = "") -> None:
         self.plan, self.folder = plan, folder
+        self._sabotage = sabotage
         self._spawner = spawner
         self._chance = random.Random(plan.seed)
         self._look = Look(folder / "journal.db")
@@ -105,7 +61,7 @@ class Run:
         task = {
             "role": role, "folder": str(self.folder), "seed": plan.seed, "durability": plan.durability,
             "lease_ms": plan.lease_ms, "partitions": plan.partitions, "unit": plan.unit,
-            "pace_ms": plan.pace_ms, **more,
+            "pace_ms": plan.pace_ms, "sabotage": self._sabotage, **more,
         }  # fmt: skip
         if armed:
             task |= {"failpoint": plan.failpoint, "hit": plan.hit}
@@ -213,12 +169,12 @@ class Run:
             await asyncio.sleep(self._chance.uniform(0.05, 0.6))
             publisher = self._publisher
             if publisher is not None and publisher not in self._armed and self._chance.random() < 0.2:
-                in_flight = await self._until(self._look.in_flight, 1.0)
+                in_flight = await self._until(self._look.in_flight, BUSY_S_MAX)
                 if publisher.send(signal.SIGKILL):
                     self._count_kill("publisher", in_flight=in_flight)
                 continue
             busy: list[Child] = []
-            await self._until(lambda busy=busy: busy.extend(self._busy()) or busy, 1.0)
+            await self._until(lambda busy=busy: busy.extend(self._busy()) or busy, BUSY_S_MAX)
             victims = busy or [one for one in self._living.values() if one not in self._armed]
             if victims and self._chance.choice(victims).send(signal.SIGKILL):
                 self._count_kill("worker", in_flight=bool(busy))
@@ -358,11 +314,11 @@ class Run:
 
     async def _become_idle(self) -> None:
         """Wait until all is finished; an operator settles what is active when the file says otherwise."""
-        end = time.monotonic() + IDLE_S_MAX
+        end = time.monotonic() + (IDLE_S_MAX_SABOTAGED if self._sabotage else IDLE_S_MAX)
         digest = hashlib.sha256(self._weights).hexdigest()
         while not await self._until(self._look.idle, 1.5):
             if time.monotonic() > end or len(self.troubles) > BROKEN_MAX:
-                self.troubles.append(f"not idle after {IDLE_S_MAX:.0f} s: {self._look.state()}")
+                self.troubles.append(f"not idle in time: {self._look.state()}")
                 for child in self._living.values():
                     child.send(signal.SIGUSR1)
                 await asyncio.sleep(0.3)

@@ -136,6 +136,8 @@ class Task(NamedTuple):
     pace_ms: float = 10.0
     #: Digest of the weights to go back to.
     digest: str = ""
+    #: A rule of Headrace to switch off, to see that the judge notices.
+    sabotage: str = ""
     #: ``file`` fails the first attempt of every event and waits up to this long.
     backoff_ms: float = 0.0
 
@@ -165,6 +167,35 @@ def pause_s(n: int) -> float:
 def fails(handler: str, n: int, attempt: int) -> bool:
     """Tell whether an attempt fails: one of eight does."""
     return hashlib.blake2b(f"{handler}:{n}:{attempt}".encode(), digest_size=1).digest()[0] < 32
+
+
+#: Rules that a run can do without, each by a query of the journal that does something else.
+SABOTAGES = {
+    # What a dead owner had in hand is forgotten instead of being run again.
+    "no_suspects": {"open_recover_range": "SELECT ?, ?, ?, ?", "open_recover_running": "SELECT ?, ?"},
+    # Nothing tells that an event was finished by another version than its range's.
+    "no_exceptions": {"exception_put": "SELECT ?, ?, ?, ?"},
+    # Positions are committed before what goes with them.
+    "outcome_in_parts": {},
+}
+
+
+def sabotage(name: str) -> None:
+    """Switch a rule off."""
+    from headrace.journal import settle
+    from headrace.journal.queries import load
+
+    for query, instead in SABOTAGES[name].items():
+        setattr(load("queries.sql"), query, instead)
+    if name == "outcome_in_parts":
+        write_part = settle._write_part
+
+        def in_parts(db: Any, *told: Any) -> None:
+            db.ex("COMMIT")
+            db.ex("BEGIN IMMEDIATE")
+            write_part(db, *told)
+
+        settle._write_part = in_parts
 
 
 def build(task: Task) -> App:
@@ -267,6 +298,8 @@ async def roll_back(app: App, task: Task) -> None:
 
 async def perform(task: Task) -> None:
     """Open the journal and do what the task says."""
+    if task.sabotage:
+        sabotage(task.sabotage)
     app = build(task)
     async with app:
         for topic in TOPICS:

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from _judge import FAULTS
-from _scenario import Plan, Run, draw
+from _plan import Plan, draw
+from _scenario import Run
 from _spawner import Spawner
 
 #: Runs at the same time: most of a run is waiting for leases to run out.
@@ -64,7 +65,7 @@ class Campaign:
             plan = draw(number, self._options.seed, self.points)
             folder = self._folder / f"run-{number:04}"
             folder.mkdir()
-            run = Run(plan, spawner, folder)
+            run = Run(plan, spawner, folder, self._options.sabotage)
             began = time.monotonic()
             await run.carry_out()
             self._note(run, await run.judged(), time.monotonic() - began)
@@ -111,6 +112,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lanes", type=int, default=LANES, help="runs at the same time")
     parser.add_argument("--only", action="append", help="a failpoint; may be given more than once")
+    parser.add_argument("--sabotage", default="", help="a rule to switch off, to see that it is noticed")
     parser.add_argument("--dir", type=Path, help="where the journals lie while they are in use")
     parser.add_argument("--keep", action="store_true", help="leave the journals; a faulty one always stays")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
