@@ -353,3 +353,25 @@ async def test_a_forgotten_partition_finds_its_owner_again(lab: Lab) -> None:
     assert await member.consumer.balance() == lab.partitions
     assert len((await member.taken()).rows) == 1
     lab.sound()
+
+
+async def test_a_position_never_goes_back(lab: Lab) -> None:
+    """Who takes over a partition that is ahead of his own does not read it again from where his own stands."""
+    lab.partitions = 2
+    quick, slow = await lab.member(), await lab.member()
+    for member in (quick, slow):
+        await member.consumer.balance()
+    await lab.publish(*"abcdefghijkl")
+    seen: list[int] = []
+    while batch := await quick.take(2):
+        seen += offsets(batch.rows)
+        await quick.settle(batch)
+    await quick.leave()
+    await slow.consumer.balance()
+
+    while batch := await slow.take(2):
+        seen += offsets(batch.rows)
+        await slow.settle(batch)
+
+    assert sorted(seen) == lab.ledger.offsets(slow.subscription.topic.id)
+    lab.sound()

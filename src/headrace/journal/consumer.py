@@ -269,7 +269,7 @@ class SqliteConsumer:
 
     def _skip(self, held: Held, upto: int) -> None:
         """Move the position of a partition without new events; written down only now and then."""
-        held.high = upto
+        held.high = max(held.high, upto)  # a partition taken over may be ahead of those that are read
         if upto - held.stored > SKIP_STORED:
             bindings = (upto, self._sub, held.tp, self._worker, held.epoch)
             self._db.ex(self._queries.position_skip, bindings)
