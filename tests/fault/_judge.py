@@ -85,9 +85,10 @@ def _value(data: bytes, at: int) -> tuple[Any, int]:  # noqa: PLR0911 - a table 
         return int.from_bytes(data[at : at + wide], "big", signed=kind >= 0xD0), at + wide
     if kind in (0xCA, 0xCB):
         return None, at + (4 if kind == 0xCA else 8)  # confidence: nothing is judged by it
-    if kind in (0xDC, 0xDD):
-        wide = 2 if kind == 0xDC else 4
-        return _array(data, at + wide, int.from_bytes(data[at : at + wide], "big"))
+    if 0xDC <= kind <= 0xDF:  # lists and mappings: a count of 2 or 4 bytes before them
+        wide = 4 if kind & 1 else 2
+        read = _array if kind < 0xDE else _mapping
+        return read(data, at + wide, int.from_bytes(data[at : at + wide], "big"))
     raise ValueError(f"msgpack type {kind:#x} has no place in an envelope")
 
 

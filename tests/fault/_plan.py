@@ -45,8 +45,8 @@ def draw(number: int, seed: int, failpoints: tuple[str, ...]) -> Plan:
         durability="normal" if number % 3 == 2 else "full",
         workers=workers,
         lease_ms=chance.randint(500, 800),
-        # Fewer partitions than workers leave one without work, and that may be the one that is armed.
-        partitions=chance.choice((4, 8, 16) if point.startswith("balance.") else (1, 2, 4, 8)),
+        # Each worker has a share, also the one that is armed: ceil(partitions / workers) leaves some for all.
+        partitions=chance.choice((1, 2, 4) if point.startswith("publish.") else (workers, 2 * workers, 8)),
         events=chance.randint(60, 140),
         unit=chance.choice((1, 1, 2, 3, 4)),
         pace_ms=0.5 if burst else chance.choice((4.0, 8.0, 16.0)),

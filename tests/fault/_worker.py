@@ -23,6 +23,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -75,7 +76,8 @@ class Filed(Event, topic="filed"):
     weights: str
 
 
-class Loaded(NamedTuple):
+@dataclass
+class Loaded:
     """Weights in memory: every answer names them."""
 
     name: str
@@ -273,8 +275,9 @@ async def publish(app: App, task: Task) -> None:
         again = [
             app.publish(ticket(n), event_id=event_id(task.seed, n)) for n in numbers if n % TWICE_EVERY == 0
         ]
-        first, *copies = await asyncio.gather(app.publish(unit), *again)
-        new = [one.event_id for one in (*first, *copies) if not one.duplicate]
+        originals = asyncio.ensure_future(app.publish(unit))
+        copies = await asyncio.gather(*again)
+        new = [one.event_id for one in (*await originals, *copies) if not one.duplicate]
         lines = [f"{n}\n" for n in numbers]
         lines += [f"twice {one}\n" for one in set(new) if new.count(one) > 1]
         os.write(accepted, "".join(lines).encode())

@@ -211,7 +211,7 @@ def test_the_judge_reads_msgpack(value: Any) -> None:
 
 @pytest.mark.parametrize("size", [15, 16, 31, 32, 255, 256, 65_535, 65_536])
 def test_the_judge_reads_long_values(size: int) -> None:
-    """Every form of a length is read: text, bytes, lists."""
-    value = ["x" * size, b"x" * size, [1] * size]
+    """Every form of a length is read: text, bytes, lists, mappings."""
+    value = ["x" * size, b"x" * size, [1] * size, {str(n): n for n in range(size)}]
 
     assert unpack(msgspec.msgpack.encode(value)) == value
