@@ -81,10 +81,7 @@ async def test_a_keyboard_interrupt_inside_a_handler_ends_the_worker_in_order(st
     assert stage.look.counts()["done"] == 11
 
 
-HUNG = pytest.mark.xfail(strict=True, reason="threads of plain handlers are joined at the end of the process")
-
-
-@pytest.mark.parametrize("app", ["jobs", pytest.param("plain_jobs", marks=HUNG)])
+@pytest.mark.parametrize("app", ["jobs", "plain_jobs"])
 async def test_a_stop_does_not_wait_longer_than_its_grace(stage: Stage, app: str) -> None:
     """A handler that takes a minute does not hold up a stop with a grace of 0.3 s: the process is gone."""
     await given(stage, Job(name="long", ms=50_000), Job(name="short"))
