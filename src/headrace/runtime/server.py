@@ -258,8 +258,7 @@ class Server:
         waiting = deque(landings)
         try:
             while waiting:
-                await self._settle(waiting[0])
-                waiting.popleft()
+                await self._settle(waiting.popleft())
                 # Before the next outcome lets go of keys that what was claimed just now has to wait for.
                 await self._launch()
         finally:
@@ -268,7 +267,11 @@ class Server:
     async def _settle(self, landing: Landing) -> None:
         self._adapt(landing.flight, complete=landing.complete)
         limit = self._room() if not (self._quiet.suspects or self._stopping or self._claimed) else 0
-        settled = await self.consumer.settle(landing.flight.batch, landing.outcome, limit=limit)
+        try:
+            settled = await self.consumer.settle(landing.flight.batch, landing.outcome, limit=limit)
+        except BaseException:
+            self.pipeline.restore([landing])
+            raise
         ends = landing.complete and not settled.conflicts
         self.pipeline.settled(landing, ends=ends)
         self._bury_conflicts(landing, settled.conflicts)
