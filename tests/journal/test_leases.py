@@ -375,3 +375,48 @@ async def test_a_position_never_goes_back(lab: Lab) -> None:
 
     assert sorted(seen) == lab.ledger.offsets(slow.subscription.topic.id)
     lab.sound()
+
+
+async def test_an_event_finished_beside_its_claimed_range_does_not_come_back(lab: Lab) -> None:
+    """An event that only waited for its key is finished once, though those claimed with it never were."""
+    lab.partitions = 1
+    first = await lab.member()
+    await lab.publish("a")
+    batch = await first.taken()
+    await first.settle(batch, Outcome(waiting=[first.waits(batch, batch.rows[0], after_ms=1_000)]))
+    await lab.publish("a", "b")
+    slow = await first.taken()
+    lab.clock.advance(1)
+    finished: list[int] = []
+    while batch := await first.take():
+        finished += offsets(batch.rows)
+        await first.settle(batch, await first.made(batch))
+    first.die()
+    await expire(lab)
+
+    second = await lab.member()
+    await drain(second)
+
+    assert not set(offsets(slow.rows)) & set(finished)
+    assert list(lab.ledger.children().values()) == [1, 1, 1]
+    assert lab.ledger.counts(second.sub) == {"taken": 3, "done": 3}
+    lab.sound()
+
+
+async def test_what_waits_beside_a_claimed_range_goes_on_with_its_first_outcome(lab: Lab) -> None:
+    """An empty outcome is enough: from then on each event in hand stands for itself."""
+    lab.partitions = 1
+    member = await lab.member()
+    await lab.publish("a")
+    batch = await member.taken()
+    await member.settle(batch, Outcome(waiting=[member.waits(batch, batch.rows[0], after_ms=1_000)]))
+    await lab.publish("a", "b")
+    slow = await member.taken()
+    assert [member.key(row) for row in slow.rows] == ["b"]
+    lab.clock.advance(1)
+    await member.settle(await member.taken())
+
+    await member.settle(slow, Outcome())
+
+    assert [member.key(row) for row in (await member.taken()).rows] == ["a"]
+    lab.sound()

@@ -295,7 +295,7 @@ class SqliteConsumer:
             )
         if not free:  # nothing runs, so nothing will settle the range
             self._db.ex(self._queries.settle_range, (0, 0, 0, self._sub, held.tp, self._worker, held.epoch))
-        held.high = held.stored = upto
+        held.claimed_after, held.high, held.stored = held.stored, upto, upto
         held.version, held.unsettled = version.id, len(free)
         rows += free
         return bool(free)

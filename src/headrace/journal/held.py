@@ -29,6 +29,8 @@ class Held:
     version: int
     #: The position in the journal; ``high`` may be ahead where no events of this partition lie between.
     stored: int = 0
+    #: Where the range that was claimed last begins.
+    claimed_after: int = 0
     #: Rows of the claimed range that no outcome has touched yet; 0 = a new range may be claimed.
     unsettled: int = 0
     leaving: bool = False
@@ -69,6 +71,8 @@ class Held:
         """Return whether no earlier or running event of the same key stands in the way."""
         if entry.state is OpenState.REDRIVEN and self.unsettled:
             return False  # an event of its key may be among those in hand, which are not in the lines yet
+        if self.unsettled and entry.seq > self.claimed_after:
+            return False  # it lies in the claimed range: closed before the others, a crash would bring it back
         if entry.key is None:
             return True
         line = self.lines[entry.key]
