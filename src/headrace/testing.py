@@ -28,7 +28,7 @@ from headrace.journal.reader import PAGE_ROWS_MAX, StoredEvent
 from headrace.journal.sqlite import SqliteJournal
 from headrace.ports import FAILPOINTS, Chance, Faults, LoadedModel, Model, NoFaults
 from headrace.runtime.server import Server
-from headrace.world import SystemChance
+from headrace.world import SystemChance, SystemClock
 
 E = TypeVar("E", bound=Event)
 
@@ -200,7 +200,7 @@ async def drain(servers: Sequence[Server], clock: ManualClock) -> None:
         if any(not server.idle() for server in servers):
             # Handlers and models work in real time; the clock keeps step with it.
             began = asyncio.get_running_loop().time()
-            await asyncio.sleep(POLL_S)
+            await SystemClock().sleep(POLL_S)
             clock.advance(asyncio.get_running_loop().time() - began)
             continue
         due = [server.consumer.next_due_ns() for server in servers]

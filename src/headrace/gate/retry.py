@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
-
-import msgspec
 
 from headrace import errors
 from headrace.ports import Attempt
 
 
-class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
     """How often and how patiently a handler tries an event.
 
     ``attempts_max`` counts every attempt, the first included.  The wait before attempt n + 1 is drawn from

@@ -33,11 +33,16 @@ class Flight:
     #: Events that no outcome names yet.
     left: int = 0
     outcome: Outcome = field(default_factory=Outcome)
+    #: When its walkers had their first turn, on the boot clock; 0 = they had none yet.
     started_ns: int = 0
     #: Was there a first settlement?
     landed: bool = False
     #: Offsets that earlier, partial outcomes have named.
     settled: set[int] = field(default_factory=set[int])
+
+    def begin(self, now_ns: Callable[[], int]) -> None:
+        """Note that the walkers have had their first turn."""
+        self.started_ns = now_ns()
 
     def attempt_of(self, row: Row) -> Attempt:
         """Return how often the event has been tried, this time included."""

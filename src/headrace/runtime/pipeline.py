@@ -82,15 +82,15 @@ class Pipeline:
             self._lines.extend(self._admission.lines_of(flight, heads, self._by_key, self._waits))
         if self._lines:
             self._add_walkers(max(1, len(self.slots)))  # those that are there wait for something
+        # Its time runs from when the walkers have had their turn, however late this process gets the core.
+        self._loop.call_soon(flight.begin, self._clock.boot_ns)
         if not flight.left:
             self._wake()
         return flight
 
     def flight(self, plan: Plan, batch: Batch, gather: Gather | None) -> Flight:
         """Return a batch as a flight that has not begun."""
-        flight = Flight(plan, batch, gather, self._chance.unit, left=len(batch.rows))
-        flight.started_ns = self._clock.boot_ns()
-        return flight
+        return Flight(plan, batch, gather, self._chance.unit, left=len(batch.rows))
 
     # --- walkers ------------------------------------------------------------------------------
 
@@ -137,8 +137,7 @@ class Pipeline:
         """Take line after line and run its events; the one place where events meet handlers."""
         base = contextvars.copy_context()
         slot.thread = threading.get_ident() if self._threads is not None else 0
-        lines, by_key, at_fault = self._lines, self._by_key, self._at_fault
-        locked = self._threads is not None
+        lines, by_key, at_fault, locked = self._lines, self._by_key, self._at_fault, self._threads is not None
         made: Any  # nothing, one row of the journal, or a list of them
         while lines:
             try:

@@ -249,6 +249,8 @@ class Server:
     def _ripe(self, flight: Flight) -> bool:
         if not flight.left:
             return True
+        if not flight.started_ns:
+            return False
         age_ms = (self._clock.boot_ns() - flight.started_ns) / 1e6
         # A first settlement also frees the partitions of slow events for events of other keys.
         return age_ms >= SETTLE_AFTER_MS and (flight.finished() > 0 or not flight.landed)
