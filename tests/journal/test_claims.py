@@ -294,7 +294,7 @@ async def test_a_publish_ends_a_wait(lab: Lab) -> None:
 
 
 async def retrying(lab: Lab) -> tuple[Member, Settled]:
-    """Return a worker whose next event of key a is blocked by a retry, and what the settle of that one gave."""
+    """Return a worker whose next event is blocked by a retry, and what the settle of that one gave."""
     lab.partitions = 1
     member = await lab.member()
     await lab.publish("a", "a")

@@ -356,7 +356,7 @@ async def test_a_forgotten_partition_finds_its_owner_again(lab: Lab) -> None:
 
 
 async def test_a_position_never_goes_back(lab: Lab) -> None:
-    """Who takes over a partition that is ahead of his own does not read it again from where his own stands."""
+    """A partition taken over that is ahead of the others is not read again from where they stand."""
     lab.partitions = 2
     quick, slow = await lab.member(), await lab.member()
     for member in (quick, slow):

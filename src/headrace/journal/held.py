@@ -72,7 +72,7 @@ class Held:
         if entry.state is OpenState.REDRIVEN and self.unsettled:
             return False  # an event of its key may be among those in hand, which are not in the lines yet
         if self.unsettled and entry.seq > self.claimed_after:
-            return False  # it lies in the claimed range: closed before the others, a crash would bring it back
+            return False  # closed before its claimed range, a crash would bring it back
         if entry.key is None:
             return True
         line = self.lines[entry.key]
