@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from headrace import errors
 
@@ -99,8 +99,12 @@ def _files(folder: Path) -> list[tuple[str, dict[str, Any]]]:
             return [(str(own), _toml(own))]
         project = place / "pyproject.toml"
         if project.is_file():
-            table = _toml(project).get("tool", {}).get("headrace")
-            return [] if table is None else [(str(project), table)]
+            tools: Any = _toml(project).get("tool")
+            table: Any = tools.get("headrace", {}) if isinstance(tools, dict) else {}
+            if not isinstance(table, dict):
+                problem = "it is a table of settings"
+                raise errors.SettingInvalid(name="tool.headrace", origin=str(project), problem=problem)
+            return [(str(project), cast("dict[str, Any]", table))]
     return []
 
 

@@ -25,9 +25,6 @@ PRAGMA data_version;
 -- Move what is in the WAL into the file, without waiting for anybody.
 PRAGMA wal_checkpoint(PASSIVE);
 
--- name: meta_get
--- One fact about the journal itself.
-SELECT value FROM meta WHERE name = ?;
 -- name: meta_set
 -- Note a fact about the journal itself.
 INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING;
