@@ -47,6 +47,11 @@ class Derivation:
     def __init__(self, subscription: str, version: str) -> None:
         self._prefix = blake2b(f"{subscription}\0{version}\0".encode(), digest_size=32).digest()
 
+    def first(self, parent: bytes) -> bytes:
+        """Return `child` of ordinal 0, as nearly every event has it; quicker by a look-up and a test."""
+        drawn = blake2b(self._prefix + parent + b"#0").digest()
+        return _pack(parent, drawn[0] & 0x0F | 0x80, drawn[1], drawn[2] & 0x3F | 0x80, drawn[3:10])
+
     def child(self, parent: bytes, ordinal: int) -> bytes:
         """Return the id of the ``ordinal``-th event emitted for ``parent`` (16 bytes)."""
         name = _ORDINALS[ordinal] if ordinal < len(_ORDINALS) else f"#{ordinal}".encode()

@@ -163,7 +163,7 @@ class Pipeline:
                     elif (value := await call(event)) is None:
                         made = None
                     elif (emission := emission_of(value.__class__)) is not None:
-                        made = emission.derive(row, head, span, value, child_id(row[2], 0), None)
+                        made = emission.derive(row, head, span, value, child_id(row[2]), None)
                     else:
                         made = derive_all(flight.plan, row, head, span, each(value), None)
                 except BaseException as error:  # noqa: BLE001 - sorted out in one place

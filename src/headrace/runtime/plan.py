@@ -27,11 +27,11 @@ class Plan:
     derivation: Derivation
     #: How to emit each class: looked up by ``type(value)``.
     emissions: dict[type[Event], Emission]
-    #: The same for the hot path: call, decode, child id, emission by type, "asks only for its event".
+    #: The same for the hot path: call, decode, id of the first child, emission by type, "asks only for its event".
     hot: tuple[
         Callable[..., Awaitable[Any]],
         Callable[[bytes], Event],
-        Callable[[bytes, int], bytes],
+        Callable[[bytes], bytes],
         Callable[[type[Any]], Emission | None],
         bool,
     ]
@@ -69,7 +69,7 @@ async def compile_plan(
         call=call,
         derivation=derivation,
         emissions=emissions,
-        hot=(call, decode, derivation.child, emissions.get, not handler.wants),
+        hot=(call, decode, derivation.first, emissions.get, not handler.wants),
     )
 
 
