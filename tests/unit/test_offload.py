@@ -77,7 +77,7 @@ def test_a_deadline_ends_the_process(tmp_path: Path) -> None:
 
     async def main(pool: ProcessPool) -> None:
         note = tmp_path / "pid"
-        task = asyncio.create_task(pool.calling(calls.hang)(str(note)))
+        task = asyncio.ensure_future(pool.calling(calls.hang)(str(note)))
         while not (note.exists() and note.read_text().endswith("\n")):
             assert not task.done(), task
             await asyncio.sleep(0.005)
