@@ -1,4 +1,4 @@
-"""From a claimed batch to lines: which events are to be run, and in what order."""
+"""From a claimed batch to a line: which events are to be run."""
 
 from __future__ import annotations
 
@@ -50,21 +50,17 @@ class Admission:
         wanted, topic = plan.handler.consumes.type, plan.topic.name
         self._admitted[number] = admit(stamp, wanted, self._known_types, topic)
 
-    def lines_of(
+    def line_of(
         self,
         flight: Flight,
         heads: list[Head | None],
-        by_key: dict[str | None, Line],
         waits: dict[str, int],
-    ) -> list[Line]:
-        """Return the events that are to be run: one line per key, and one for each event without a key.
-
-        Events whose key has a line in ``by_key`` join that; new ones of a key in ``waits`` are given back.
-        """
+    ) -> Line:
+        """Return the events to be run, in commit order; new ones of a key that waits are given back."""
         admitted, rows = self._admitted, flight.batch.rows
         drawn = self._chance.bytes(SPAN_BYTES * len(rows))
         spans = [drawn[at : at + SPAN_BYTES] for at in range(0, len(drawn), SPAN_BYTES)]
-        lines: list[Line] = []
+        line: Line = []
         for row, head, span in zip(rows, heads, spans, strict=True):
             if head is None or (admitted[head.stamp] is not Admit.RUN and self._passed(flight, row, head)):
                 continue
@@ -77,14 +73,8 @@ class Admission:
                 waits[key] += 1
                 flight.give_back(row, OpenState.BLOCKED)
                 continue
-            line = None if key is None else by_key.get(key)
-            if line is not None:
-                line += (flight, row, head, span)
-                continue
-            lines.append(line := [flight, row, head, span])
-            if key is not None:
-                by_key[key] = line
-        return lines
+            line += (flight, row, head, span)
+        return line
 
     def _passed(self, flight: Flight, row: Row, head: Head) -> bool:
         """Finish an event that is not for this handler, or not acceptable."""

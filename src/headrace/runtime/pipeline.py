@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Executor
 from functools import partial
@@ -24,6 +23,7 @@ from headrace.runtime.admission import Admission
 from headrace.runtime.call import Caller, derive_all, each
 from headrace.runtime.flight import Flight, Landing, Line
 from headrace.runtime.gather import Gather
+from headrace.runtime.lines import Lines
 from headrace.runtime.plan import Plan
 from headrace.runtime.slot import STRIDE, Slot
 
@@ -55,9 +55,7 @@ class Pipeline:
         self._threads = threads
         self._admission = Admission(journal, world.chance, known_types)
         self._stamps = self._admission.stamps
-        self._lines: deque[Line] = deque()
-        #: Lines that are not at their end, by key: later events of the key join them.
-        self._by_key: dict[str | None, Line] = {}
+        self._lines = Lines()
         #: Events that wait by what is noted, but not committed yet, counted by key.
         self._waits: dict[str, int] = {}
         self.slots: set[Slot] = set()
@@ -79,8 +77,11 @@ class Pipeline:
         heads = self._admission.heads(flight)
         await self._admission.learn(plan, heads)
         with self._lock:
-            self._lines.extend(self._admission.lines_of(flight, heads, self._by_key, self._waits))
-        if self._lines:
+            parted = bool(self.slots) or self._threads is not None or bool(self._lines.ready)
+            if parted:
+                self._lines.part(self.slots)
+            self._lines.add(self._admission.line_of(flight, heads, self._waits), parted=parted)
+        if self._lines.ready:
             self._add_walkers(max(1, len(self.slots)))  # those that are there wait for something
         # Its time runs from when the walkers have had their turn, however late this process gets the core.
         self._loop.call_soon(flight.begin, self._clock.boot_ns)
@@ -95,7 +96,7 @@ class Pipeline:
     # --- walkers ------------------------------------------------------------------------------
 
     def _add_walkers(self, count: int) -> None:
-        count = min(count, len(self._lines), self._concurrency - len(self.slots))
+        count = min(count, len(self._lines.ready), self._concurrency - len(self.slots))
         for _ in range(count):
             slot = Slot()
             self.slots.add(slot)
@@ -121,7 +122,8 @@ class Pipeline:
     def _ramp(self) -> None:
         """Walkers that are still there wait for something: double their number."""
         self._ramping = False
-        if self._lines and self.slots:
+        self._lines.part(self.slots)
+        if self._lines.ready and self.slots:
             self._add_walkers(len(self.slots))
 
     def _gone(self, slot: Slot, walk: asyncio.Future[None]) -> None:
@@ -130,18 +132,18 @@ class Pipeline:
         if not walk.cancelled() and (fault := walk.exception()) and not self._stopped:
             self._loop.call_exception_handler({"message": "a walker failed", "exception": fault})
             self._lose(slot, fault)
-        if self._lines and len(self.slots) in (0, self._concurrency - 1):
+        if self._lines.ready and len(self.slots) in (0, self._concurrency - 1):
             self._add_walkers(1)
 
     async def _walk(self, slot: Slot) -> None:  # noqa: C901, PLR0912, PLR0915 - one way, in one place
         """Take line after line and run its events; the one place where events meet handlers."""
         base = contextvars.copy_context()
         slot.thread = threading.get_ident() if self._threads is not None else 0
-        lines, by_key, at_fault, locked = self._lines, self._by_key, self._at_fault, self._threads is not None
+        ready, at_fault, locked = self._lines.ready, self._at_fault, self._threads is not None
         made: Any  # nothing, one row of the journal, or a list of them
-        while lines:
+        while ready:
             try:
-                line = lines.popleft()
+                line = ready.popleft()
             except IndexError:  # another thread was quicker
                 return
             slot.line, at = line, 0
@@ -191,12 +193,11 @@ class Pipeline:
                             self._wake()
                 if contextvars.copy_context() != base:
                     # The handler set context variables, which the next event must not see: begin anew.
-                    slot.at = 0
-                    self._hand_on(line, at, head.key)
+                    self._hand_on(slot, at, head.key)
                     return
                 if at >= len(line):
                     if not locked:
-                        by_key.pop(head.key, None)
+                        self._lines.end(line, head.key)
                         break
                     if self._ended(line, at, head.key):
                         break
@@ -204,16 +205,18 @@ class Pipeline:
         if not locked:
             self.slots.discard(slot)  # at once: the next batch may start before `_gone` is called
 
-    def _hand_on(self, line: Line, at: int, key: str | None) -> None:
+    def _hand_on(self, slot: Slot, at: int, key: str | None) -> None:
         """Leave the rest of a line to another walker; the lines of its key stay one after the other."""
         with self._lock:
-            rest = line[at:]
-            if not rest:
-                self._by_key.pop(key, None)
-                return
-            if key is not None:
-                self._by_key[key] = rest
-            self._lines.appendleft(rest)
+            if slot.line is self._lines.whole:
+                self._lines.part(self.slots)
+            rest = slot.line[at:]
+            slot.line, slot.at = [], 0
+            self._lines.by_key.pop(key, None)
+            if rest:
+                self._lines.ready.appendleft(rest)
+                if key is not None:
+                    self._lines.by_key[key] = rest
         self._loop.call_soon_threadsafe(self._add_walkers, 1, context=self._context)
 
     def _ended(self, line: Line, at: int, key: str | None) -> bool:
@@ -221,7 +224,7 @@ class Pipeline:
         with self._lock:
             if at < len(line):
                 return False
-            self._by_key.pop(key, None)
+            self._lines.end(line, key)
             return True
 
     def _note(self, flight: Flight, row: Row, made: Any) -> None:
@@ -253,8 +256,11 @@ class Pipeline:
         else:
             self._loop.call_soon_threadsafe(self._wake)
 
-    def _hold(self, line: Line, start: int, key: str | None) -> None:
+    def _hold(self, slot: Slot, key: str | None) -> None:
         """The rest of a line, and what may join it, waits for the event before it; the lock is held."""
+        if slot.line is self._lines.whole:
+            self._lines.part(self.slots)
+        line, start = slot.line, slot.at
         if key is not None:
             self._waits[key] = self._waits.get(key, 0) + 1 + (len(line) - start) // STRIDE
         for at in range(start, len(line), STRIDE):
@@ -279,7 +285,7 @@ class Pipeline:
             if slot.abandoned:
                 return False
             if flight.fail(row, head, error, self._stamps[head.stamp].type):
-                self._hold(slot.line, slot.at, head.key)
+                self._hold(slot, head.key)
         if not flight.left:
             self._wake_loop()
         return True
@@ -303,18 +309,17 @@ class Pipeline:
             if slot.abandoned or not slot.at:
                 return False
             slot.abandoned = True
-            line, rest = slot.line, slot.at
-            flight, row, head = line[rest - STRIDE], line[rest - STRIDE + 1], line[rest - STRIDE + 2]
+            flight, row, head = slot.line[slot.at - STRIDE : slot.at - 1]
             if flight.fail(row, head, error, self._stamps[head.stamp].type):
-                self._hold(line, rest, head.key)
-        self._hand_on(line, rest, head.key)
+                self._hold(slot, head.key)
+        self._hand_on(slot, slot.at, head.key)
         if not flight.left:
             self._wake()
         return True
 
     def hungry(self) -> bool:
         """Return whether more keys could be handled at the same time."""
-        return not self._lines and len(self.slots) < self._concurrency
+        return not self._lines.ready and len(self.slots) < self._concurrency
 
     def collect(self, flights: list[Flight]) -> list[Landing]:
         """Return what flights have come to so far, all at one moment.
@@ -360,7 +365,7 @@ class Pipeline:
 
     def drop_lines(self) -> None:
         """Begin nothing more: the worker stops."""
-        self._lines.clear()
+        self._lines.ready.clear()
         for slot in self.slots:
             with self._lock:
                 del slot.line[slot.at or len(slot.line) :]

@@ -27,7 +27,7 @@ class Plan:
     derivation: Derivation
     #: How to emit each class: looked up by ``type(value)``.
     emissions: dict[type[Event], Emission]
-    #: The same for the hot path: call, decode, id of the first child, emission by type, "asks only for its event".
+    #: The same for the hot path: call, decode, id of the first child, emission by type, "asks for no more".
     hot: tuple[
         Callable[..., Awaitable[Any]],
         Callable[[bytes], Event],
