@@ -208,6 +208,10 @@ class Lab:
         await reader.leave()
         return sorted(found)
 
+    def expire(self) -> None:
+        """Let every lease that nobody renews run out."""
+        self.clock.advance(LEASE_MS / 1000 + 0.001)
+
     def sound(self) -> None:
         """Check every rule of the ledger."""
         assert self.ledger.breaches() == []
@@ -286,6 +290,11 @@ class Member:
     def dies(self, batch: Batch, row: Row, reason: str = "failed") -> DeadLetter:
         """Return a row as a dead letter."""
         return DeadLetter(row, reason, "HR-E407", "It failed.", "", self.attempt(batch, row), b"", "Thing")
+
+    async def drain(self) -> None:
+        """Finish everything that can be taken, with one child for each event."""
+        while batch := await self.take():
+            await self.settle(batch, await self.made(batch))
 
     def die(self) -> None:
         """Stop without a word: nothing is renewed, settled or handed back from now on."""

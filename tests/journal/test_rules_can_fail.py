@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 
 import apsw
 import pytest
-from tests.journal import test_claims, test_leases, test_outcomes, test_publish, test_redrive, test_versions
+from tests.journal import (
+    test_claims,
+    test_leases,
+    test_outcomes,
+    test_publish,
+    test_redrive,
+    test_takeover,
+    test_versions,
+)
 from tests.journal.journals import Sqlite, SqliteMemory
 from tests.journal.lab import Content, Lab
 
@@ -142,12 +150,12 @@ MUTATIONS = [
     Mutation(
         "a take-over keeps the range that a dead owner had in hand",
         sql("open_recover_range", "seq <= ?4", "seq <= ?4 AND 0"),
-        test_leases.test_what_was_never_settled_at_all_is_suspected_too,
+        test_takeover.test_what_was_never_settled_at_all_is_suspected_too,
     ),
     Mutation(
         "a take-over keeps the single events that a dead owner had in hand",
         sql("open_recover_running", "state = 'running'", "state = 'running' AND 0"),
-        test_leases.test_what_a_dead_worker_had_in_hand_runs_one_by_one,
+        test_takeover.test_what_a_dead_worker_had_in_hand_runs_one_by_one,
     ),
     Mutation(
         "suspects run one by one",
@@ -155,7 +163,7 @@ MUTATIONS = [
             sql("open_recover_range", "'retry', 1, 1,", "'retry', 1, 0,"),
             sql("open_recover_running", "crashes = crashes + 1", "crashes = crashes"),
         ),
-        test_leases.test_what_a_dead_worker_had_in_hand_runs_one_by_one,
+        test_takeover.test_what_a_dead_worker_had_in_hand_runs_one_by_one,
     ),
     Mutation(
         "an outcome with a stale epoch is refused",
