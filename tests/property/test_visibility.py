@@ -162,7 +162,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(coroutine)
 
 
-@settings(max_examples=min(10, settings.default.max_examples))  # type: ignore[union-attr]
+@settings(max_examples=min(50, settings.default.max_examples))  # type: ignore[union-attr]
 @given(SCHEDULES)
 def test_a_reader_sees_every_committed_event_once_in_one_order(schedule: list[Unit | Look]) -> None:
     """Readers that follow along, beside the writers or between them, see what one sees that comes late."""
