@@ -89,6 +89,7 @@ def test_a_derived_id_is_a_uuid8_of_the_time_of_its_parent(
         assert (UUID(bytes=event_id).version, UUID(bytes=event_id).variant) == (8, RFC_4122)
         assert event_id[:6] == parent[:6]
     assert found == [again.child(parent, ordinal), again.named(parent, name)]
+    assert one.first(parent) == one.child(parent, 0)
 
 
 def test_derived_ids_differ_by_all_that_they_are_derived_from() -> None:
