@@ -141,12 +141,19 @@ class Result:
         ]
 
 
-def run_until_idle(app: App, *events: Event, **options: Any) -> Result:
+def run_until_idle(
+    app: App,
+    *events: Event,
+    models: Mapping[str, Model] | None = None,
+    clock: ManualClock | None = None,
+    chance: Chance | None = None,
+    faults: Faults | None = None,
+) -> Result:
     """Publish events in memory, handle everything that follows, return what came of it.
 
-    Options are those of `until_idle`, the form for code that runs on an event loop.
+    The options are those of `until_idle`, the form for code that runs on an event loop.
     """
-    return asyncio.run(until_idle(app, events, **options))
+    return asyncio.run(until_idle(app, events, models=models, clock=clock, chance=chance, faults=faults))
 
 
 async def until_idle(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import TypeVar
@@ -177,6 +178,9 @@ class SqliteConsumer:
         if not self._anything_due():
             # What is read here stays true: events do not change, and nobody else takes from our partitions.
             found = self._look(limit)
+            while self._scan.more and not any(one.rows for one in found.values()):
+                await asyncio.sleep(0)  # what was passed over belongs to others; ours may stand behind it
+                found = self._look(limit)
             if not any(one.rows for one in found.values()):
                 self._see_redriven()
                 if not self._anything_due():
@@ -320,7 +324,8 @@ class SqliteConsumer:
             stale, following = await self._transact(partial(self._settle, batch, outcome, limit))
         self._db.faults.at("settle.committed")
         batch.token.settled(outcome)
-        if any(held.leaving for held in self._parts.values()):
+        # The outcome stands: a fault from here on must not have it settled again.  `balance` comes back to it.
+        with suppress(errors.JournalError):
             await self._release_leaving()
         return Settled(stale, taken, following)
 

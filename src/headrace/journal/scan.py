@@ -34,6 +34,8 @@ class Scan:
         self._db, self._topic, self._partitions = db, topic, partitions
         #: Up to here every event of the partitions held was seen; those not taken lie behind, unread.
         self.cursor: int | None = None
+        #: Did the last look end before it had seen all there is?
+        self.more = False
 
     def look(self, parts: dict[int, Held], limit: int) -> dict[int, Found]:
         """Return the next events of each partition that may take some, at most ``limit`` in all."""
@@ -78,6 +80,7 @@ class Scan:
         full: set[int] = set()
         left = limit - sum(len(one.rows) for one in found.values())
         size = min(PAGE_ROWS_MAX, left * -(-self._partitions // len(parts)))
+        self.more = False
         for _ in range(PAGES_MAX):
             page: list[Row] = self._db.rows(self._db.queries.claim_rows, (self._topic, self.cursor, size))
             for row in page:
@@ -93,6 +96,8 @@ class Scan:
                 left -= 1
             if len(page) < size or left <= 0:
                 break
+        else:
+            self.more = True
         return {
             tp: Found(rows, rows[-1][0] if tp in full else self.cursor)
             for tp, rows in taken.items()
