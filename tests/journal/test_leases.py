@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.journal.lab import LEASE_MS, Lab, Member, offsets
 
+from headrace import errors
 from headrace.testing import FailAt
 
 
@@ -58,6 +59,23 @@ async def test_surplus_is_handed_back_when_its_work_ends(lab: Lab) -> None:
     await old.settle(batch)
     await new.consumer.balance()
     assert (old.consumer.held(), new.consumer.held()) == (1, 1)
+    lab.sound()
+
+
+async def test_an_outcome_stands_when_the_hand_back_after_it_fails(lab: Lab) -> None:
+    """An error would have it settled again: events count twice, and what they emit is a conflict."""
+    lab.partitions = 2
+    old = await lab.member()
+    await lab.publish(*"abcdefgh")
+    batch = await old.taken()
+    await lab.member()
+    await old.consumer.balance()
+
+    lab.faults.now = FailAt("release.committed", errors.DiskFull(path="full.db"))
+    await old.settle(batch, await old.made(batch))
+
+    assert lab.ledger.counts(old.sub) == {"taken": 8, "done": 8}
+    assert sum(lab.ledger.children().values()) == 8
     lab.sound()
 
 

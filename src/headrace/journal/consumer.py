@@ -324,7 +324,7 @@ class SqliteConsumer:
             stale, following = await self._transact(partial(self._settle, batch, outcome, limit))
         self._db.faults.at("settle.committed")
         batch.token.settled(outcome)
-        # The outcome stands: a fault from here on must not have it settled again.  `balance` comes back to it.
+        # The outcome stands: a fault here must not have it settled again.  `balance` tries again.
         with suppress(errors.JournalError):
             await self._release_leaving()
         return Settled(stale, taken, following)
