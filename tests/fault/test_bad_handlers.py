@@ -282,6 +282,12 @@ def nobody() -> None:
     raise Own
 
 
+def cancels_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
 RAISED = [leave, generator, cancelled, nobody]
 
 
@@ -301,7 +307,7 @@ def test_whatever_a_plain_handler_raises_is_a_failure(fails: Callable[[], None])
     assert seen == [0, 1, 1, 2, 3]
 
 
-@pytest.mark.parametrize("fails", RAISED, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("fails", [*RAISED, cancels_itself], ids=lambda fn: fn.__name__)
 def test_whatever_an_asynchronous_handler_raises_is_a_failure(fails: Callable[[], None]) -> None:
     """On the loop only Ctrl-C means the process; everything else is the event's own failure."""
     app, seen = App("fault"), list[int]()
@@ -312,6 +318,7 @@ def test_whatever_an_asynchronous_handler_raises_is_a_failure(fails: Callable[[]
         await asyncio.sleep(0)
         if event.n == 1:
             fails()
+        await asyncio.sleep(0)
 
     result = run_until_idle(app, *given(4, "one key"))
     assert reasons(result) == [("failed", "HR-E407")]

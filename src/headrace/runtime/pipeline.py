@@ -129,7 +129,8 @@ class Pipeline:
     def _gone(self, slot: Slot, walk: asyncio.Future[None]) -> None:
         self.slots.discard(slot)
         self.abandoned -= slot.abandoned  # an abandoned one has come back after all
-        if not walk.cancelled() and (fault := walk.exception()) and not self._stopped:
+        fault = asyncio.CancelledError("by itself") if walk.cancelled() else walk.exception()
+        if fault and not (self._stopped or slot.abandoned):
             self._loop.call_exception_handler({"message": "a walker failed", "exception": fault})
             self._lose(slot, fault)
         if self._lines.ready and len(self.slots) in (0, self._concurrency - 1):
