@@ -8,7 +8,6 @@ command `headrace run` to the first result in a journal that holds one event, mo
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import re
 import shutil
@@ -26,25 +25,8 @@ TARGETS = {"import_ms": "<= 60", "first_event_ms": "< 1000"}
 MODEL = ROOT / "src" / "headrace" / "demo" / "intent.onnx"
 LOOK_S = 0.001
 PATIENCE_S = 60.0
-
-APP = """
-from headrace import App, Event, Model
-
-class Ticket(Event, topic="tickets", key="customer"):
-    customer: str
-    text: str
-
-class Routed(Event, topic="routed", key="customer"):
-    customer: str
-    intent: str
-
-app = App("support")
-
-@app.handler(model=Model.onnx("intent.onnx"))
-async def route(ticket: Ticket, model) -> Routed:
-    label = await model(ticket.text)
-    return Routed(customer=ticket.customer, intent=label.name)
-"""
+#: What a user types; the command lies beside the interpreter.
+COMMAND = (str(Path(sys.executable).with_name("headrace")), "run", "app:app")
 
 PLAIN = """
 from pydantic import BaseModel
@@ -72,12 +54,8 @@ asyncio.run(main())
 
 def readme_app() -> str:
     """Return the first program of the README that makes an app."""
-    readme = ROOT / "README.md"
-    if readme.exists():
-        for block in re.findall(r"```python\n(.*?)```", readme.read_text("utf-8"), re.DOTALL):
-            if "App(" in block and "Model.onnx(" in block:
-                return block
-    return APP
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    return next(block for block in blocks if "App(" in block and "Model.onnx(" in block)
 
 
 def in_folder(folder: Path) -> dict[str, str]:
@@ -104,13 +82,6 @@ def importing(folder: Path, module: str) -> Side:
     return side
 
 
-def command() -> list[str]:
-    """Return what a user types."""
-    if importlib.util.find_spec("headrace.cli.main") is None:
-        return [sys.executable, "-c", "import asyncio; from app import app; asyncio.run(app.run())"]
-    return [str(Path(sys.executable).with_name("headrace")), "run", "app:app"]
-
-
 def first_event(folder: Path) -> float:
     """Return the milliseconds from the command to the first result, with a journal that holds one event."""
     for old in folder.glob("headrace.db*"):
@@ -119,11 +90,11 @@ def first_event(folder: Path) -> float:
     subprocess.run([sys.executable, "-c", PUBLISH], check=True, **quiet)
     reader = Reader(str(folder / "headrace.db"))
     begin = time.perf_counter()
-    running = subprocess.Popen(command(), stderr=subprocess.DEVNULL, **quiet)
+    running = subprocess.Popen(COMMAND, stderr=subprocess.DEVNULL, **quiet)
     try:
         while len(reader.events()) < 2:
             if running.poll() is not None or time.perf_counter() - begin > PATIENCE_S:
-                raise RuntimeError(f"{' '.join(command())} ended, or handled nothing")
+                raise RuntimeError(f"{' '.join(COMMAND)} ended, or handled nothing")
             time.sleep(LOOK_S)
         return (time.perf_counter() - begin) * 1000
     finally:
@@ -148,7 +119,6 @@ def measure(folder: Path, rounds: int, starts: int) -> dict[str, object]:
         "app_import_ms": median(found["app"]),
         "plain_import_ms": median(found["plain"]),
         "first_event_max_ms": max(firsts),
-        "command": " ".join(Path(part).name for part in command()),
         "rounds": rounds,
         "starts": starts,
     }
