@@ -168,6 +168,24 @@ def test_a_failing_batch_is_repeated_one_by_one() -> None:
     run(main)
 
 
+def test_a_model_that_raises_stop_iteration_fails_its_input_alone() -> None:
+    """No future can carry it: the guilty would wait for its deadline, and all behind it in the batch."""
+
+    def answer(inputs: list[Any]) -> list[Any]:
+        if 1 in inputs:
+            raise StopIteration
+        return inputs
+
+    async def main(threads: Executor) -> None:
+        gather = Gather(Recorder(answer), threads)
+        calls = asyncio.gather(*(gather(n) for n in range(3)), return_exceptions=True)
+        found = await asyncio.wait_for(calls, 20)
+        assert (found[0], found[2]) == (0, 2)
+        assert "StopIteration" in str(found[1])
+
+    run(main)
+
+
 def test_a_single_call_that_fails_is_not_repeated() -> None:
     """Once is enough to know; the next call is served."""
 

@@ -54,6 +54,8 @@ def test_a_call_runs_elsewhere_and_comes_back_whole() -> None:
         with pytest.raises(errors.InputRefused, match="There it is") as refused:
             await pool.calling(calls.fail)(7)
         assert refused.value.context == {"problem": "7"}
+        with pytest.raises(RuntimeError, match="StopIteration"):  # which no future can carry
+            await asyncio.wait_for(pool.calling(calls.stop)(1), 20)
         assert await pool.calling(calls.double)(1) == (2, pid)
 
     run(main)

@@ -105,7 +105,9 @@ def _infer(model: LoadedModel, inputs: list[object]) -> list[Any]:
         return _checked(model, inputs)
     except Exception as fault:  # noqa: BLE001 - every input gets its own result or its own fault below
         if len(inputs) == 1:
-            return [fault]
+            # A future cannot carry a StopIteration: it becomes what it becomes in a coroutine.
+            stopped = isinstance(fault, StopIteration)
+            return [RuntimeError("the model raised StopIteration") if stopped else fault]
     return [_infer(model, [value])[0] for value in inputs]
 
 

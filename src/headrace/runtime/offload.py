@@ -35,7 +35,7 @@ class ProcessPool:
             loop = asyncio.get_running_loop()
             pool = self._open()
             try:
-                return await loop.run_in_executor(pool, fn, event)
+                return await loop.run_in_executor(pool, _run, fn, event)
             except BrokenProcessPool:
                 self._forget(pool)
                 raise errors.PoolCrashed(handler=self._handler) from None
@@ -71,3 +71,11 @@ class ProcessPool:
         del wait, cancel_futures
         if self._pool is not None:
             self._kill(self._pool)
+
+
+def _run(fn: Callable[..., Any], event: Any) -> Any:
+    """In a child: a future cannot carry `StopIteration`, so it becomes what it becomes in a coroutine."""
+    try:
+        return fn(event)
+    except StopIteration as fault:
+        raise RuntimeError("the handler raised StopIteration") from fault
