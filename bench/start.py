@@ -53,9 +53,10 @@ asyncio.run(main())
 
 
 def readme_app() -> str:
-    """Return the first program of the README that makes an app."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    return next(block for block in blocks if "App(" in block and "Model.onnx(" in block)
+    """Return the program of the README that is to be saved as app.py."""
+    found = re.search(r"```python app\.py\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert found is not None, "the README shows no app.py"
+    return found[1]
 
 
 def in_folder(folder: Path) -> dict[str, str]:
