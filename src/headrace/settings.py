@@ -100,7 +100,7 @@ def _files(folder: Path) -> list[tuple[str, dict[str, Any]]]:
         project = place / "pyproject.toml"
         if project.is_file():
             tools: Any = _toml(project).get("tool")
-            table: Any = tools.get("headrace", {}) if isinstance(tools, dict) else {}
+            table: Any = cast("dict[str, Any]", tools).get("headrace", {}) if isinstance(tools, dict) else {}
             if not isinstance(table, dict):
                 problem = "it is a table of settings"
                 raise errors.SettingInvalid(name="tool.headrace", origin=str(project), problem=problem)

@@ -221,7 +221,7 @@ def test_a_rich_event_comes_back_as_it_was(event: ContractRich) -> None:
 @pytest.mark.parametrize("text", ["NaN", '"Infinity', "a\\", '-Infinity\\"NaN'])
 def test_a_text_may_say_infinity(text: str) -> None:
     """Only the bare constants are refused, not a string that spells them, whatever its quotes."""
-    event = ContractRich(plain=text, table={text: 1.0})
+    event = ContractRich(plain=text, table={text: 1.0})  # pyright: ignore[reportCallIssue] - by its name
     assert RICH.decode(RICH.encode(event)) == event
 
 
