@@ -32,6 +32,20 @@ def lab(kind: Kind, tmp_path: Path) -> Lab:
     return Lab(kind, tmp_path)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what a journal declares that it cannot do: that is no test, so it is no skip either."""
+    beyond = [item for item in items if isinstance(item, pytest.Function) and _is_beyond(item)]
+    if beyond:
+        config.hook.pytest_deselected(items=beyond)
+        items[:] = [item for item in items if item not in beyond]
+
+
+def _is_beyond(item: pytest.Function) -> bool:
+    kind = item.callspec.params.get("kind") if hasattr(item, "callspec") else None
+    wanted = [mark.args[0] for mark in item.iter_markers("needs")]
+    return kind is not None and not all(getattr(kind.can, capability) for capability in wanted)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run an asynchronous test, and close its lab however it ends."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 from tests.journal.journals import Kind
 from tests.journal.ledger import Ledger
 
@@ -107,19 +106,15 @@ class Lab:
         """The world that the journals of this lab are opened in."""
         return World(clock=self.clock, chance=self.chance, faults=self.faults)
 
-    def need(self, capability: str) -> None:
-        """Skip the test for journals that cannot do what it is about."""
-        if not getattr(self.kind.can, capability):
-            pytest.skip(f"{self.kind.name}: {capability.replace('_', ' ')}")
-
     async def journal(self) -> Journal:
         """Return the journal, open and with its topics."""
         return self._open[0] if self._open else await self.another()
 
     async def another(self) -> Journal:
         """Return a further connection to the same data."""
-        if self._open:
-            self.need("several_connections")
+        assert not self._open or self.kind.can.several_connections, (
+            "mark the test: needs('several_connections')"
+        )
         journal = self.kind.make(self.folder, self.world)
         await journal.open()
         self._open.append(journal)

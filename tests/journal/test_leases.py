@@ -149,9 +149,9 @@ async def test_a_lease_dies_with_the_boot(lab: Lab, monkeypatch: pytest.MonkeyPa
     assert second.consumer.held() == lab.partitions
 
 
+@pytest.mark.needs("several_connections")
 async def test_a_renewed_lease_lives_on(lab: Lab) -> None:
     """Renewing moves the end of the lease; it works from any thread and says whether the worker is known."""
-    lab.need("several_connections")
     first = await lab.member()
     for _ in range(5):
         lab.clock.advance(LEASE_MS / 1000 * 0.9)

@@ -13,6 +13,7 @@ from headrace.testing import FailAt
 ID, OTHER = bytes(15) + b"\1", bytes(15) + b"\2"
 
 
+@pytest.mark.needs("several_connections")
 async def test_what_is_accepted_is_there_for_others(lab: Lab) -> None:
     """An event whose publish has returned is seen by another connection."""
     await lab.journal()
@@ -59,12 +60,12 @@ async def test_same_id_same_content_has_no_effect(lab: Lab) -> None:
     assert len(await lab.rows()) == 1
 
 
+@pytest.mark.needs("refuses_conflicts")
 @pytest.mark.parametrize(
     "content", [Content("b"), Content(body=b"[]"), Content(type="Other")], ids=["key", "payload", "type"]
 )
 async def test_same_id_other_content_is_refused(lab: Lab, content: Content) -> None:
     """Another key, payload or type under a known id is a conflict, and nothing is written."""
-    lab.need("refuses_conflicts")
     await lab.publish_one(event_id=ID)
     before = lab.ledger.dump()
 
@@ -98,6 +99,7 @@ async def test_ids_are_unique_per_topic(lab: Lab) -> None:
     assert [len(await lab.rows(topic)) for topic in (TOPIC, OUT)] == [1, 1]
 
 
+@pytest.mark.needs("refuses_conflicts")
 async def test_copies_within_a_unit(lab: Lab) -> None:
     """Two copies in one unit are one event; with other content the unit is refused."""
     journal = await lab.journal()
@@ -105,7 +107,6 @@ async def test_copies_within_a_unit(lab: Lab) -> None:
     assert len(await journal.publish(unit)) == 2
     assert len(await lab.rows()) == 1
 
-    lab.need("refuses_conflicts")
     for content in (Content(body=b"[]"), Content(type="Other"), Content("b")):
         with pytest.raises(errors.EventConflict):
             await journal.publish([await lab.event(event_id=OTHER), await lab.event(content, event_id=OTHER)])
