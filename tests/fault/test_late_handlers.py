@@ -138,6 +138,42 @@ async def test_a_stop_after_a_swallowed_deadline_is_no_failure() -> None:
         assert moved.rows("SELECT state, attempts FROM open") == [("returned", 0)]
 
 
+async def test_the_grace_of_a_stop_is_that_of_the_process() -> None:
+    """Handlers that do not end are waited for side by side, not one after the other."""
+    app, begun = App("fault", settings=Settings(journal=":memory:", stop_grace_ms=1_000)), list[str]()
+
+    async def hangs(event: Given) -> None:
+        begun.append("")
+        await asyncio.get_running_loop().create_future()
+
+    for name in "abc":
+        app.handler(name=name)(hangs)
+    async with Moved(app) as moved:
+        await app.publish(given(1))
+        await moved.until(lambda: len(begun) == 3)
+        before_ns = moved.clock.boot_ns()
+        assert await moved.worker.finish() == 3
+        assert 1.0 <= (moved.clock.boot_ns() - before_ns) / 1e9 < 1.5
+
+
+async def test_the_lease_is_kept_while_a_stop_waits(caplog: pytest.LogCaptureFixture) -> None:
+    """A grace longer than deadline and lease: the loop still counts as alive, nobody takes over."""
+    settings = Settings(journal=":memory:", stop_grace_ms=60_000, lease_ms=400)
+    app, stop, seen = App("fault", settings=settings), asyncio.Event(), list[int]()
+
+    @app.handler(deadline_ms=100)
+    async def work(event: Given) -> None:
+        stop.set()
+        await asyncio.sleep(1.2)
+        seen.append(event.n)
+
+    async with app:
+        await app.publish(given(1))
+        assert await app.run(stop) == 0
+    assert seen == [0]
+    assert "event loop is blocked" not in caplog.text
+
+
 async def test_as_many_that_hang_as_may_run_do_not_pile_up_threads() -> None:
     """When every slot hangs nothing new is taken: what waits is not lost, and other handlers go on."""
     app, gate = app_of(), threading.Event()

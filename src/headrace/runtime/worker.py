@@ -127,8 +127,10 @@ class Worker:
             for server in self.servers:
                 server.stop()
             await asyncio.gather(*tasks, return_exceptions=True)
-            beat.cancel()
-            handed_back = await self.finish()
+            try:
+                handed_back = await self.finish()
+            finally:
+                beat.cancel()  # the lease is needed until all is handed back
         return handed_back
 
     async def _beat(self) -> None:
@@ -143,8 +145,12 @@ class Worker:
         handed_back = 0
         try:
             grace_s = self._settings.stop_grace_ms / 1000
-            for server in self.servers:
-                handed_back += await server.finish(grace_s)
+            # Side by side: the grace is that of the process, and a server that fails keeps back only its own.
+            ends = [server.finish(grace_s) for server in self.servers]
+            for end in await asyncio.gather(*ends, return_exceptions=True):
+                if isinstance(end, BaseException):
+                    raise end
+                handed_back += end
             if self._keeper is not None:
                 self._keeper.stop()  # before the lease's own connection is closed
             if self._lease is not None:
