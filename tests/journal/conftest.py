@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_beyond(item: pytest.Function) -> bool:
-    kind = item.callspec.params.get("kind") if hasattr(item, "callspec") else None
+    kind: Any = item.callspec.params.get("kind") if hasattr(item, "callspec") else None
     wanted = [mark.args[0] for mark in item.iter_markers("needs")]
     return kind is not None and not all(getattr(kind.can, capability) for capability in wanted)
 
