@@ -230,8 +230,7 @@ class SqliteConsumer:
         if not rows:
             return None
         alone = any(attempt.crashes for attempt in attempts.values())
-        token = Token(epochs, fresh=False, left={row[0]: row for row in rows})
-        return Batch(self._sub, version, rows, attempts, alone, token)
+        return Batch(self._sub, version, rows, attempts, alone, Token(epochs, fresh=False))
 
     def _start(self, held: Held, due: list[Open], rows: list[Row], attempts: dict[int, Attempt]) -> None:
         bindings = (len(due), self._sub, held.tp, self._worker, held.epoch)
@@ -264,7 +263,7 @@ class SqliteConsumer:
                     epochs[tp] = held.epoch
             if rows:
                 rows.sort(key=itemgetter(0))  # in commit order over the partitions
-                return Batch(self._sub, version, rows, token=Token(epochs, fresh=True, left={}))
+                return Batch(self._sub, version, rows, token=Token(epochs, fresh=True))
             if not any(one.rows for one in found.values()):
                 return None
             found = None  # all of these wait for their keys; others may stand behind them
@@ -323,7 +322,7 @@ class SqliteConsumer:
             outcome = without(outcome, frozenset(taken))
             stale, following = await self._transact(partial(self._settle, batch, outcome, limit))
         self._db.faults.at("settle.committed")
-        batch.token.settled(outcome)
+        batch.token.fresh = False
         # The outcome stands: a fault here must not have it settled again.  `balance` tries again.
         with suppress(errors.JournalError):
             await self._release_leaving()

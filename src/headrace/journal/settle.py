@@ -30,18 +30,6 @@ class Token:
     epochs: dict[int, int]
     #: True until the first outcome of a newly claimed range.
     fresh: bool
-    #: Rows without an outcome, by offset, once the first outcome was partial.
-    left: dict[int, Row]
-
-    def settled(self, outcome: Outcome) -> None:
-        """Forget the rows that an outcome has named."""
-        self.fresh = False
-        for row in outcome.done:
-            self.left.pop(row[0], None)
-        for waiting in outcome.waiting:
-            self.left.pop(waiting.row[0], None)
-        for dead in outcome.dead:
-            self.left.pop(dead.row[0], None)
 
 
 @dataclass(slots=True)
@@ -150,7 +138,6 @@ def _open_stragglers(
         if row[0] not in named and row[1] not in stale:
             entry = Open(row[0], OpenState.RUNNING, FIRST_ATTEMPT, 0, key_of(row[5]))
             put_open(db, sub, parts[row[1]], entry)
-            batch.token.left[row[0]] = row
 
 
 def _write_part(
