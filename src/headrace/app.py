@@ -253,6 +253,10 @@ class App:
             (receipt,) = await self._publish([(event, options)])
             return receipt
         shared = Options(parents=parents)
+        if options != shared:
+            given = next(at for at in Options.__slots__ if getattr(options, at) != getattr(shared, at))
+            problem = "several events cannot share it; publish pairs of an event and its Options"
+            raise errors.EnvelopeInvalid(attribute=given, problem=problem)
         return await self._publish([one if isinstance(one, tuple) else (one, shared) for one in event])
 
     async def _publish(self, unit: Sequence[tuple[Event, Options]]) -> list[Published]:

@@ -140,6 +140,34 @@ async def test_the_same_id_on_another_topic_is_another_event(stage: Stage) -> No
     assert stage.look.one("SELECT count(*) FROM event") == 2
 
 
+class Counted(Event, topic="counted", key="number", type="fault.counted"):
+    """With a key that is not text."""
+
+    number: int
+
+
+@pytest.mark.parametrize("given", [{"event_id": A}, {"headers": {"a": b"1"}}, {"traceparent": "00-1"}])
+async def test_what_belongs_to_one_event_is_not_passed_over_for_several(
+    stage: Stage, given: dict[str, Any]
+) -> None:
+    """An id that was ignored would make a repeated call publish twice."""
+    async with app_of(stage) as app:
+        with pytest.raises(errors.EnvelopeInvalid, match=next(iter(given))):
+            await app.publish([Note(text="a")], **given)
+    assert texts(stage) == []
+
+
+async def test_what_is_no_event_is_refused(stage: Stage) -> None:
+    """Also among events, and nothing of the unit is written."""
+    async with app_of(stage) as app:
+        for wrong in ("text", None, {"text": "a"}):
+            with pytest.raises(errors.ContractInvalid):
+                await app.publish([Note(text="a"), wrong])  # type: ignore[list-item]  # that is the test
+        with pytest.raises(errors.KeyInvalid):
+            await app.publish(Counted(number=10**5_000))
+    assert texts(stage) == []
+
+
 async def test_two_with_the_same_id_at_once_are_one_event(stage: Stage) -> None:
     """Eight callers publish the same event in one tick: one row, seven duplicates."""
     async with app_of(stage) as app:

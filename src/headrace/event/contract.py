@@ -136,8 +136,8 @@ class Event(BaseModel):
 
 
 def contract_of(cls: type[Event]) -> Contract:
-    """Return the contract of an event class; raises `ContractInvalid` for an abstract one."""
-    found = cls.__contract__
+    """Return the contract of an event class; raises `ContractInvalid` for an abstract one, or for none."""
+    found: Contract | None = getattr(cls, "__contract__", None)
     if found is None or found.cls is not cls:
         raise errors.ContractInvalid("It has no topic.", type=cls.__name__)
     return found
@@ -243,7 +243,10 @@ def _key_reader(cls: type[Event], name: str, key: str | None) -> Callable[[Any],
 
     def text(value: object) -> str | None:
         found = get(value)
-        return None if found is None else str(found)
+        try:
+            return None if found is None else str(found)
+        except ValueError as fault:  # an int of more than 4,300 digits
+            raise errors.KeyInvalid(type=name, problem=str(fault)) from None
 
     return text
 
