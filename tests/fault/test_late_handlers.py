@@ -156,6 +156,33 @@ async def test_the_grace_of_a_stop_is_that_of_the_process() -> None:
         assert 1.0 <= (moved.clock.boot_ns() - before_ns) / 1e9 < 1.5
 
 
+async def test_a_stop_hands_back_what_nobody_can_read() -> None:
+    """A suspect that waits to run alone has not been looked at yet; its broken envelope stops no stop."""
+    app, begun = app_of(), list[int]()
+
+    @app.handler
+    async def hangs(event: Given) -> None:
+        begun.append(event.n)
+        await asyncio.get_running_loop().create_future()
+
+    @app.handler
+    async def reads(event: Made) -> None:
+        begun.append(-1)
+
+    async with Moved(app) as moved:
+        await app.publish([Given(n=1), Made(n=2)])
+        reader = moved.worker.servers[1]
+        await reader.consumer.balance()
+        assert reader.versions.serving is not None
+        assert await reader.consumer.take(9, reader.versions.serving.plan.version)
+        moved.rows("UPDATE event SET head = x'c1' WHERE seq = 2")
+        moved.rows("UPDATE position SET owner = 99")  # as if who has taken it were dead
+        await moved.until(lambda: begun == [1] and reader._claimed)
+        assert await moved.worker.finish() == 2
+        assert moved.rows("SELECT seq, state FROM open") == [(1, "returned"), (2, "returned")]
+        assert moved.rows("SELECT 1 FROM position WHERE owner IS NOT NULL") == []
+
+
 async def test_the_lease_is_kept_while_a_stop_waits(caplog: pytest.LogCaptureFixture) -> None:
     """A grace longer than deadline and lease: the loop still counts as alive, nobody takes over."""
     settings = Settings(journal=":memory:", stop_grace_ms=60_000, lease_ms=400)

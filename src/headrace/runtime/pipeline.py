@@ -344,8 +344,8 @@ class Pipeline:
             if not ends:
                 landing.flight.settled |= landing.outcome.offsets()
             for one in landing.outcome.waiting:
-                key = self._journal.decode_head(one.row[5]).key
-                if key in self._waits and one.state is not OpenState.RETURNED:
+                returned = one.state is OpenState.RETURNED  # and its head perhaps unreadable
+                if not returned and (key := self._journal.decode_head(one.row[5]).key) in self._waits:
                     self._waits[key] -= 1
                     if not self._waits[key]:
                         del self._waits[key]
