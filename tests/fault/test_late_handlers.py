@@ -183,6 +183,48 @@ async def test_a_stop_hands_back_what_nobody_can_read() -> None:
         assert moved.rows("SELECT 1 FROM position WHERE owner IS NOT NULL") == []
 
 
+async def test_a_suspect_is_alone_also_with_what_was_just_being_claimed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another server's claim may be on its way when a suspect starts: what it brings waits for its end."""
+    app, seen, ends, claims = app_of(), list[int](), asyncio.Event(), asyncio.Event()
+
+    @app.handler
+    async def others(event: Given) -> None:
+        seen.append(event.n)
+
+    @app.handler
+    async def suspected(event: Made) -> None:
+        seen.append(event.n)
+        await ends.wait()
+
+    async with Moved(app) as moved:
+        await app.publish([Given(n=1), Made(n=2)])
+        other, server = moved.worker.servers
+        await server.consumer.balance()
+        assert server.versions.serving is not None
+        assert await server.consumer.take(9, server.versions.serving.plan.version)
+        moved.rows("UPDATE position SET owner = 99")  # as if who has taken it were dead
+
+        async def slow(*args: Any) -> Any:
+            await claims.wait()
+            return await take(*args)
+
+        take = other.consumer.take
+        monkeypatch.setattr(other.consumer, "take", slow)
+        claiming = asyncio.create_task(other.step())
+        await asyncio.sleep(0)
+        await server.step()
+        claims.set()
+        await claiming
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert seen == [2]
+        ends.set()
+        await moved.until(lambda: moved.counts() == (0, 2, 0))
+        assert seen == [2, 1]
+
+
 async def test_the_lease_is_kept_while_a_stop_waits(caplog: pytest.LogCaptureFixture) -> None:
     """A grace longer than deadline and lease: the loop still counts as alive, nobody takes over."""
     settings = Settings(journal=":memory:", stop_grace_ms=60_000, lease_ms=400)

@@ -44,11 +44,14 @@ OUTAGE_S_MIN, OUTAGE_S_MAX = 0.05, 5.0
 class Quiet:
     """Lets a suspect of a crash run with nothing else in the process.
 
-    While there are suspects no server takes anything new; a suspect starts once nothing is aloft.
+    While there are suspects no server takes anything new; a suspect starts once nothing is aloft, and what
+    was being claimed at that moment waits until it has ended.
     """
 
     suspects: int = 0
     aloft: int = 0
+    #: Is what is aloft a suspect?
+    lone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +229,11 @@ class Server:
         launched = False
         while self._claimed:
             batch, serving = self._claimed[0]
-            if batch.alone and self._quiet.aloft:
+            if self._quiet.aloft and (batch.alone or self._quiet.lone):
                 break
             self._flights.append(await self.pipeline.start(serving.plan, batch, serving.gather))
             self._quiet.aloft += 1
+            self._quiet.lone = batch.alone
             self._claimed.popleft()
             launched = True
         return launched
