@@ -26,7 +26,8 @@ FILE = ROOT / "src/headrace/demo/intent.onnx"
 DATA = ROOT.parent / "shared/data/clinc150/clinc150.jsonl"
 
 needs_data = pytest.mark.skipif(
-    not DATA.is_file(), reason="needs CLINC150 as ../shared/data/clinc150/clinc150.jsonl (not ours to ship)"
+    not DATA.is_file(),
+    reason="shared data absent: CLINC150 as ../shared/data/clinc150/clinc150.jsonl (not ours to ship)",
 )
 
 
