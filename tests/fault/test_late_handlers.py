@@ -297,6 +297,38 @@ def test_context_variables_do_not_leak_into_the_next_event(plain: bool, key: str
     assert COLOUR.get() is None
 
 
+class Odd:
+    """As an array: two of them are neither equal nor different."""
+
+    __hash__ = None  # type: ignore[assignment]  # as theirs
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth of this is ambiguous")
+
+
+ODD: contextvars.ContextVar[Odd] = contextvars.ContextVar("odd")
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "def"])
+def test_a_context_variable_that_cannot_be_compared_harms_nobody(plain: bool) -> None:
+    """It counts as set anew; the event that was just done is not failed as well."""
+    app, seen = App("fault"), list[int]()
+
+    def work(event: Given) -> None:
+        seen.append(event.n)
+        ODD.set(Odd())
+
+    async def work_later(event: Given) -> None:
+        work(event)
+
+    app.handler(name="work", retry=ONCE)(work if plain else work_later)
+    before = ODD.set(Odd())
+    result = run_until_idle(app, *given(4, "one key"))
+    ODD.reset(before)
+    assert seen == [0, 1, 2, 3]
+    assert not result.dead
+
+
 def test_a_handler_behind_bad_ones_is_served() -> None:
     """One app with all of these handlers on one topic: a good one handles every event."""
     app, seen = App("fault"), list[int]()

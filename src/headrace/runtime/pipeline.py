@@ -25,7 +25,7 @@ from headrace.runtime.flight import Flight, Landing, Line
 from headrace.runtime.gather import Gather
 from headrace.runtime.lines import Lines
 from headrace.runtime.plan import Plan
-from headrace.runtime.slot import STRIDE, Slot
+from headrace.runtime.slot import STRIDE, Slot, changed
 
 #: A plain handler that has not finished its line after this long gets company: further threads start.
 THREAD_RAMP_S = 0.002
@@ -192,7 +192,7 @@ class Pipeline:
                         flight.left -= 1
                         if not flight.left:
                             self._wake()
-                if contextvars.copy_context() != base:
+                if changed(base):
                     # The handler set context variables, which the next event must not see: begin anew.
                     self._hand_on(slot, at, head.key)
                     return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 
 from headrace.ports import Row
 from headrace.runtime.flight import Line
@@ -31,3 +32,11 @@ class Slot:
         self.expired = False
         if self.task is not None:
             self.task.uncancel()
+
+
+def changed(base: contextvars.Context) -> bool:
+    """Return whether context variables were set meanwhile; values that refuse to be compared count as set."""
+    try:
+        return contextvars.copy_context() != base
+    except Exception:  # noqa: BLE001 - they are the user's: arrays, for one
+        return True
