@@ -9,7 +9,16 @@ import pytest
 from tests.unit.terminal import Running, apart
 
 from headrace.cli.output import Exit
-from headrace.cli.supervise import RESTART_S_MAX, RESTART_S_MIN, SETTLED_S, Backoff, ended
+from headrace.cli.run import _run
+from headrace.cli.supervise import (
+    RESTART_S_MAX,
+    RESTART_S_MIN,
+    SETTLED_S,
+    STOP_SLACK_S,
+    Backoff,
+    Supervisor,
+    ended,
+)
 
 APP = """
 import asyncio, os
@@ -119,6 +128,21 @@ def test_several_workers_share_and_stop_together(folder: Path) -> None:
 
     assert ran.code == Exit.DONE
     assert ran.err.count("handed back") == 2
+
+
+def test_workers_are_not_killed_within_their_grace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who kills a worker that does not stop waits for as long as the settings let it take, and longer."""
+    (folder / "headrace.toml").write_text("stop_grace_ms = 600000\n")
+    monkeypatch.chdir(folder)
+    found: list[float] = []
+
+    def run(supervisor: Supervisor) -> int:
+        found.append(supervisor.patience_s)
+        return 0
+
+    monkeypatch.setattr(Supervisor, "run", run)
+    assert _run("factory:app", workers=2) == 0
+    assert found == [600 + STOP_SLACK_S]
 
 
 def test_a_worker_that_dies_is_replaced(folder: Path) -> None:

@@ -68,8 +68,10 @@ def _run(
     flags = {"journal": journal, "lease_ms": lease_ms, "durability": durability}
     if workers > 1:
         from headrace.cli.supervise import Supervisor
+        from headrace.settings import load
 
-        return Supervisor(_command(target, workers, flags), workers).run()
+        grace_s = load(flags).stop_grace_ms / 1000
+        return Supervisor(_command(target, workers, flags), workers, grace_s).run()
     return Process(target, flags, siblings).run()
 
 

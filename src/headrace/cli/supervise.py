@@ -17,14 +17,15 @@ RESTART_S_MIN, RESTART_S_MAX = 0.2, 30.0
 #: One that has lived for this long has not died young.
 SETTLED_S = 60.0
 #: A worker that does not stop is killed after this long: its own grace, and a little.
-STOP_S_MAX = 30.0
+STOP_SLACK_S = 20.0
 
 
 class Supervisor:
     """Keeps a number of workers alive until it is told to stop."""
 
-    def __init__(self, command: Sequence[str], count: int) -> None:
+    def __init__(self, command: Sequence[str], count: int, grace_s: float) -> None:
         self._command, self._count = command, count
+        self.patience_s = grace_s + STOP_SLACK_S
         self._clock = SystemClock()
         self._children: dict[int, asyncio.subprocess.Process] = {}
         self._stop = asyncio.Event()
@@ -44,7 +45,7 @@ class Supervisor:
         keepers = [asyncio.create_task(self._keep(number)) for number in range(self._count)]
         await self._stop.wait()
         self._signal(signal.SIGTERM)
-        _, late = await asyncio.wait(keepers, timeout=STOP_S_MAX)
+        _, late = await asyncio.wait(keepers, timeout=self.patience_s)
         if late:
             say(f"{len(late)} workers do not stop and are killed")
             self._signal(signal.SIGKILL)
