@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
@@ -16,7 +16,7 @@ from headrace import errors
 from headrace.journal.connection import Connection, mapped
 from headrace.journal.held import Held, Open
 from headrace.journal.scan import Found, Scan
-from headrace.journal.settle import Token, key_of, put_open, without, write_outcome
+from headrace.journal.settle import Token, conflicts, key_of, put_open, without, write_outcome
 from headrace.journal.versions import Versions
 from headrace.ports import Attempt, Batch, OpenState, Outcome, Row, Settled, Subscription, VersionInfo
 
@@ -318,7 +318,7 @@ class SqliteConsumer:
         try:
             stale, following = await self._transact(partial(self._settle, batch, outcome, limit))
         except apsw.ConstraintError:
-            taken = self._conflicts(outcome)
+            taken = conflicts(self._db, outcome)
             outcome = without(outcome, frozenset(taken))
             stale, following = await self._transact(partial(self._settle, batch, outcome, limit))
         self._db.faults.at("settle.committed")
@@ -328,6 +328,24 @@ class SqliteConsumer:
             await self._release_leaving()
         return Settled(stale, taken, following)
 
+    async def settle_all(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int) -> list[Settled] | None:
+        """Commit several outcomes and claim the next batch, in one transaction and with one flush."""
+
+        def work() -> list[tuple[frozenset[int], Batch | None]]:
+            earlier = [self._settle(*part, 0) for part in parts[:-1]]
+            return [*earlier, self._settle(*parts[-1], limit)]
+
+        try:
+            written = await self._transact(work)
+        except apsw.ConstraintError:
+            return None  # one by one it shows whose ids are taken
+        self._db.faults.at("settle.committed")
+        for batch, _ in parts:
+            batch.token.fresh = False
+        with suppress(errors.JournalError):
+            await self._release_leaving()
+        return [Settled(stale, {}, following) for stale, following in written]
+
     def _settle(self, batch: Batch, outcome: Outcome, limit: int) -> tuple[frozenset[int], Batch | None]:
         stale = write_outcome(self._db, self._sub, self._worker, self._parts, batch, outcome)
         if not limit:
@@ -336,17 +354,6 @@ class SqliteConsumer:
             return stale, self._claim(limit, batch.version)
         except errors.VersionInactive:  # the next `take` says so, to whom it concerns
             return stale, None
-
-    def _conflicts(self, outcome: Outcome) -> dict[int, bytes]:
-        """Return the causes of emitted events whose ids are taken, each with such an id."""
-        found: dict[int, bytes] = {}
-        for row, cause in zip(list(outcome.emitted), list(outcome.causes), strict=True):
-            copy = self._db.row(self._queries.event_copy, (row[1], row[0] >> 10))
-            if copy is not None:
-                found[cause] = row[1]
-        if not found:
-            raise errors.JournalCorrupt(path=self._db.path, problem="an outcome breaks a rule of the schema")
-        return found
 
     async def _transact(self, work: Callable[[], T], *, durable: bool = True, tell: bool = True) -> T:
         """Write, and go back to what was known before when the transaction fails."""

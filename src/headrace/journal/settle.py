@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace import errors
 from headrace.codec.head import decode_head
 from headrace.journal.connection import Connection
 from headrace.journal.held import Held, Open
@@ -66,6 +67,17 @@ def without(outcome: Outcome, causes: frozenset[int]) -> Outcome:
         waiting=[one for one in outcome.waiting if one.row[0] not in causes],
         dead=[one for one in outcome.dead if one.row[0] not in causes],
     )
+
+
+def conflicts(db: Connection, outcome: Outcome) -> dict[int, bytes]:
+    """Return the causes of emitted events whose ids are taken, each with such an id."""
+    found: dict[int, bytes] = {}
+    for row, cause in zip(outcome.emitted, outcome.causes, strict=True):
+        if db.row(db.queries.event_copy, (row[1], row[0] >> 10)) is not None:
+            found[cause] = row[1]
+    if not found:
+        raise errors.JournalCorrupt(path=db.path, problem="an outcome breaks a rule of the schema")
+    return found
 
 
 def write_outcome(

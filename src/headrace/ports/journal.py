@@ -42,6 +42,13 @@ class Consumer(Protocol):
         """
         ...
 
+    async def settle_all(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int) -> list[Settled] | None:
+        """Commit several outcomes in one transaction; the next batch stands in the last answer.
+
+        Returns ``None``, and has written nothing, when one of them has to be settled by itself.
+        """
+        ...
+
     async def wait(self, seconds: float) -> None:
         """Return when there may be something to take, at the latest after ``seconds``."""
         ...
