@@ -87,7 +87,8 @@ class VersionInactive(ModelError):
     Going back to an old version is a decision, so it is not taken by putting an old file in place. This
     worker takes no events of the handler until its version is the active one.
 
-    Hint: ``headrace model activate {handler} {version}``.
+    Hint: put the file of the active version back (a restarted worker has only the bytes on disk), or make
+    this one active: headrace model activate {handler} {version}
     """
 
     code = "HR-E307"
