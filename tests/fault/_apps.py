@@ -228,7 +228,9 @@ class Outage:
         if point == "balance.taken" and not self._began_ns:
             self._began_ns = self._clock.boot_ns()
         now_s = (self._clock.boot_ns() - self._began_ns) / 1e9
-        if self._began_ns and not point.endswith(".committed") and self._from_s <= now_s < self._upto_s:
+        # Handlers are not the store, and what is committed is committed.
+        of_store = not point.startswith("handle.") and not point.endswith(".committed")
+        if self._began_ns and of_store and self._from_s <= now_s < self._upto_s:
             raise JournalUnavailable("The store blinks.", path="(made up)")
 
 
