@@ -204,7 +204,7 @@ async def test_s11_recovery_goes_on_after_an_outage(stage: Stage) -> None:
         stage.until(lambda: len(stage.calls()) == 25, "25 are in hand")
         await app.publish([Job(name=str(n)) for n in range(25, 250)])
     dead.end(signal.SIGKILL)
-    alive = stage.start("worker", app="jobs", hasty=True, outage_s=[0.0, 1.0])
+    alive = stage.start("worker", app="jobs", hasty=True, outage_s=[0.005, 1.0])
     stage.until_idle(250)
     time.sleep(2 * LEASE_S)
     assert stage.look.rows(
