@@ -164,6 +164,42 @@ async def test_an_emitted_id_that_is_taken_refuses_only_its_own_cause(lab: Lab) 
     lab.sound()
 
 
+async def two_in_hand(lab: Lab) -> tuple[Member, list[tuple[Batch, Outcome]]]:
+    """Return two batches of different partitions, with outcomes that emit."""
+    lab.partitions = 16
+    member = await lab.member()
+    await lab.publish(*"abcdefgh")
+    batches = [await member.taken(1), await member.taken(1)]
+    return member, [(batch, await member.made(batch)) for batch in batches]
+
+
+@pytest.mark.parametrize("point", WITHIN)
+async def test_outcomes_together_are_written_all_or_none(lab: Lab, point: str) -> None:
+    """Several outcomes in one transaction: a failure takes back all, a repetition writes them once."""
+    member, parts = await two_in_hand(lab)
+    before = lab.ledger.dump()
+    lab.faults.now = FailAt(point, errors.DiskFull(path="a test"))
+    with pytest.raises(errors.DiskFull):
+        await member.consumer.settle_all(parts, limit=1)
+    assert lab.ledger.dump() == before
+
+    settled = await member.consumer.settle_all(parts, limit=1)
+    assert settled is not None
+    assert [one.next is None for one in settled] == [True, False]
+    assert lab.ledger.counts(member.sub) == {"taken": 3, "running": 1, "done": 2}
+    assert len(await lab.rows(OUT)) == 2
+    lab.sound()
+
+
+async def test_outcomes_together_step_back_before_a_taken_id(lab: Lab) -> None:
+    """When an emitted id is taken nothing is written, so that one by one shows whose it is."""
+    member, parts = await two_in_hand(lab)
+    parts[1][1].emitted[:] = parts[0][1].emitted
+    before = lab.ledger.dump()
+    assert await member.consumer.settle_all(parts, limit=1) is None
+    assert lab.ledger.dump() == before
+
+
 async def test_children_are_where_their_cause_says(lab: Lab) -> None:
     """An emitted event is committed with the outcome of its cause, one deeper, in the chain of it."""
     member = await lab.member()
