@@ -241,7 +241,8 @@ class Member:
     async def settle(self, batch: Batch, outcome: Outcome | None = None, *, limit: int = 0) -> Settled:
         """Commit an outcome; by default everything is done and emits nothing."""
         outcome = Outcome(done=list(batch.rows)) if outcome is None else outcome
-        return await self.consumer.settle(batch, outcome, limit=limit)
+        (settled,) = await self.consumer.settle([(batch, outcome)], limit=limit)
+        return settled
 
     async def made(self, batch: Batch, rows: Iterable[Row] | None = None) -> Outcome:
         """Return an outcome in which each row is done and has one child."""
@@ -293,9 +294,8 @@ class Member:
 
     def die(self) -> None:
         """Stop without a word: nothing is renewed, settled or handed back from now on."""
-        wakers = getattr(self.journal, "_wakers", None)
-        if wakers is not None:
-            wakers.discard(getattr(self.consumer, "_woken", None))
+        audience: set[object] = getattr(self.journal, "_audience", set())
+        audience.discard(self.consumer)
 
     async def leave(self) -> None:
         """Stop in order."""

@@ -72,12 +72,15 @@ class Appender:
 
     async def _commit(self, group: list[tuple[Unit, asyncio.Future[list[Receipt]]]]) -> None:
         units = [unit for unit, _ in group]
+        topics = {event.place >> 10 for unit in units for event in unit}
         results: Sequence[list[Receipt] | BaseException]
         try:
             try:
-                results = await self._db.write(lambda: self._write_plain(units))
+                results = await self._db.write(lambda: self._write_plain(units), tell=topics)
             except (_NotPlain, apsw.ConstraintError):
-                results = await self._db.write(lambda: [self._write_careful(unit) for unit in units])
+                results = await self._db.write(
+                    lambda: [self._write_careful(unit) for unit in units], tell=topics
+                )
         except BaseException as fault:
             if not isinstance(fault, Exception):
                 for _, done in group:

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -21,6 +21,8 @@ from headrace.journal.queries import load, read
 from headrace.ports import Chance, Clock, Faults
 
 T = TypeVar("T")
+#: Whom a commit concerns: everybody, nobody, or who waits for events of these topics.
+Tell = bool | Collection[int]
 _log = logging.getLogger("headrace.journal")
 
 #: "HDRC" in ASCII, in the header of the file.
@@ -75,7 +77,7 @@ class Connection:
         self._many: dict[tuple[str, int], str] = {}
         self._checkpointer: Checkpointer | None = None
         self._notifier: Notifier | None = None
-        self.on_commit: Callable[[], None] = _nothing
+        self.on_commit: Callable[[Tell], None] = _nothing
         with mapped(path):
             self._db = open_file(path)
             self.ex = self._db.execute
@@ -132,11 +134,11 @@ class Connection:
         if os.getpid() != self._pid:
             raise errors.JournalForked(path=self.path, opened_pid=self._pid, pid=os.getpid())
 
-    async def write(self, work: Callable[[], T], *, durable: bool = True, tell: bool = True) -> T:
+    async def write(self, work: Callable[[], T], *, durable: bool = True, tell: Tell = True) -> T:
         """Run ``work`` inside one transaction and commit it; all or nothing.
 
         Waits, without blocking the loop, while another process writes.  ``durable=False`` leaves the flush
-        to the next durable commit (a process kill loses nothing, a power cut may).  ``tell`` wakes readers.
+        to the next durable commit (a process kill loses nothing, a power cut may).  ``tell`` says who wakes.
         """
         deadline = self.clock.boot_ns() + int(BUSY_WAIT_S_MAX * 1e9)
         for attempt in count():
@@ -154,7 +156,7 @@ class Connection:
                 await self.clock.sleep(self.chance.unit() * BUSY_SLEEP_S_MAX)
         raise AssertionError("unreachable")
 
-    def _transact(self, work: Callable[[], T], *, durable: bool, tell: bool) -> T:
+    def _transact(self, work: Callable[[], T], *, durable: bool, tell: Tell) -> T:
         lazy = not durable and self.sync == "FULL" and not self.memory
         if lazy:
             self.ex("PRAGMA synchronous=NORMAL")
@@ -176,7 +178,7 @@ class Connection:
         if tell:
             if self._notifier is not None:
                 self._notifier.touch()
-            self.on_commit()
+            self.on_commit(tell)
         if self._wal_pages > WAL_PAGES_SOFT:
             self._checkpoint()
         return result
@@ -260,7 +262,7 @@ class Checkpointer:
         self._db.close()
 
 
-def _nothing() -> None:
+def _nothing(tell: Tell) -> None:
     pass
 
 
@@ -377,7 +379,7 @@ def translated(fault: apsw.Error, path: str) -> errors.JournalError:
             return ours(path=path)
     if isinstance(fault, apsw.CantOpenError) and not os.access(Path(path).resolve().parent, os.W_OK):
         return errors.JournalReadOnly(path=path)  # the -wal and -shm beside the file cannot be made
-    if isinstance(fault, apsw.CorruptError):
+    if isinstance(fault, (apsw.CorruptError, apsw.ConstraintError)):
         return errors.JournalCorrupt(path=path, problem=str(fault))
     if isinstance(fault, apsw.BusyError):
         return errors.JournalBusy(path=path, waited_s="?")

@@ -13,10 +13,10 @@ from typing import TypeVar
 import apsw
 
 from headrace import errors
-from headrace.journal.connection import Connection, mapped
+from headrace.journal.connection import Connection, Tell, mapped
 from headrace.journal.held import Held, Open
 from headrace.journal.scan import Found, Scan
-from headrace.journal.settle import Token, conflicts, key_of, put_open, without, write_outcome
+from headrace.journal.settle import Token, conflicts, key_of, put_open, topics_of, without, write_outcome
 from headrace.journal.versions import Versions
 from headrace.ports import Attempt, Batch, OpenState, Outcome, Row, Settled, Subscription, VersionInfo
 
@@ -34,7 +34,7 @@ class SqliteConsumer:
     """Claims events of the partitions it leases and commits what they came to."""
 
     def __init__(
-        self, db: Connection, worker: int, subscription: Subscription, wakers: set[asyncio.Event]
+        self, db: Connection, worker: int, subscription: Subscription, audience: set[SqliteConsumer]
     ) -> None:
         self._db, self._queries = db, db.queries
         self._worker = worker
@@ -43,9 +43,9 @@ class SqliteConsumer:
         self._parts: dict[int, Held] = {}
         self._scan = Scan(db, subscription.topic.id, subscription.topic.partitions)
         self._woken = asyncio.Event()
-        self._wakers = wakers
-        wakers.add(self._woken)
         self._joined = False
+        self._told = True
+        audience.add(self)
 
     # --- leases -------------------------------------------------------------------------------
 
@@ -56,6 +56,7 @@ class SqliteConsumer:
         self._joined = True
         forgotten = self._drop_lost()
         self._see_redriven()
+        self._scan.seen_all = False  # should a commit ever go by unheard
         quota = self._quota()
         staying = [held for held in self._parts.values() if not held.leaving]
         if len(staying) < quota or forgotten:
@@ -182,7 +183,9 @@ class SqliteConsumer:
                 await asyncio.sleep(0)  # what was passed over belongs to others; ours may stand behind it
                 found = self._look(limit)
             if not any(one.rows for one in found.values()):
-                self._see_redriven()
+                if self._told:
+                    self._told = False
+                    self._see_redriven()
                 if not self._anything_due():
                     return None
         claim = partial(self._claim, limit, version, found)
@@ -312,50 +315,36 @@ class SqliteConsumer:
 
     # --- outcomes -----------------------------------------------------------------------------
 
-    async def settle(self, batch: Batch, outcome: Outcome, *, limit: int = 0) -> Settled:
-        """Commit an outcome and claim the next batch, in one transaction."""
-        taken: dict[int, bytes] = {}
+    async def settle(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int = 0) -> list[Settled]:
+        """Commit outcomes and claim the next batch, in one transaction and with one flush."""
+        tell = topics_of(parts)
         try:
-            stale, following = await self._transact(partial(self._settle, batch, outcome, limit))
+            settled = await self._transact(partial(self._settle, parts, limit, careful=False), tell=tell)
         except apsw.ConstraintError:
-            taken = conflicts(self._db, outcome)
-            outcome = without(outcome, frozenset(taken))
-            stale, following = await self._transact(partial(self._settle, batch, outcome, limit))
-        self._db.faults.at("settle.committed")
-        batch.token.fresh = False
-        # The outcome stands: a fault here must not have it settled again.  `balance` tries again.
-        with suppress(errors.JournalError):
-            await self._release_leaving()
-        return Settled(stale, taken, following)
-
-    async def settle_all(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int) -> list[Settled] | None:
-        """Commit several outcomes and claim the next batch, in one transaction and with one flush."""
-
-        def work() -> list[tuple[frozenset[int], Batch | None]]:
-            earlier = [self._settle(*part, 0) for part in parts[:-1]]
-            return [*earlier, self._settle(*parts[-1], limit)]
-
-        try:
-            written = await self._transact(work)
-        except apsw.ConstraintError:
-            return None  # one by one it shows whose ids are taken
+            with mapped(self._db.path):  # what is still refused is no id that was taken
+                settled = await self._transact(partial(self._settle, parts, limit, careful=True), tell=tell)
         self._db.faults.at("settle.committed")
         for batch, _ in parts:
             batch.token.fresh = False
+        # The outcomes stand: a fault here must not have them settled again.  `balance` tries again.
         with suppress(errors.JournalError):
             await self._release_leaving()
-        return [Settled(stale, {}, following) for stale, following in written]
+        return settled
 
-    def _settle(self, batch: Batch, outcome: Outcome, limit: int) -> tuple[frozenset[int], Batch | None]:
-        stale = write_outcome(self._db, self._sub, self._worker, self._parts, batch, outcome)
-        if not limit:
-            return stale, None
-        try:
-            return stale, self._claim(limit, batch.version)
-        except errors.VersionInactive:  # the next `take` says so, to whom it concerns
-            return stale, None
+    def _settle(self, parts: Sequence[tuple[Batch, Outcome]], limit: int, *, careful: bool) -> list[Settled]:
+        """Inside a transaction; with ``careful`` what emits an id that is taken is left out and told."""
+        settled: list[Settled] = []
+        for batch, outcome in parts:
+            taken = conflicts(self._db, outcome) if careful else {}
+            kept = without(outcome, taken.keys()) if taken else outcome
+            stale = write_outcome(self._db, self._sub, self._worker, self._parts, batch, kept)
+            settled.append(Settled(stale, taken, None))
+        if limit:
+            with suppress(errors.VersionInactive):  # the next `take` says so, to whom it concerns
+                settled[-1] = settled[-1]._replace(next=self._claim(limit, parts[-1][0].version))
+        return settled
 
-    async def _transact(self, work: Callable[[], T], *, durable: bool = True, tell: bool = True) -> T:
+    async def _transact(self, work: Callable[[], T], *, durable: bool = True, tell: Tell = True) -> T:
         """Write, and go back to what was known before when the transaction fails."""
         before: tuple[dict[int, Held], int | None] | None = None
 
@@ -363,6 +352,7 @@ class SqliteConsumer:
             nonlocal before
             if before is not None:
                 self._parts, self._scan.cursor = before
+                self._scan.seen_all = False
             before = {tp: held.copy() for tp, held in self._parts.items()}, self._scan.cursor
             return work()
 
@@ -371,6 +361,7 @@ class SqliteConsumer:
         except BaseException:
             if before is not None:
                 self._parts, self._scan.cursor = before
+                self._scan.seen_all = False
             raise
 
     async def wait(self, seconds: float) -> None:
@@ -389,6 +380,12 @@ class SqliteConsumer:
     def wake(self) -> None:
         """Have `wait` return."""
         self._woken.set()
+
+    def hear(self, tell: Tell) -> None:
+        """Take note of a commit: of one that may have added events to the given topics, or to any."""
+        if tell is True or (tell and self._subscription.topic.id in tell):
+            self._told, self._scan.seen_all = True, False
+            self._woken.set()
 
     def next_due_ns(self) -> int | None:
         """Return when the earliest waiting event may run, on the boot clock."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from headrace.ports import Attempt, OpenState
 
@@ -42,8 +42,20 @@ class Held:
 
     def copy(self) -> Held:
         """Return an independent copy, to come back to when a transaction fails."""
-        lines = {key: line.copy() for key, line in self.lines.items()}
-        return replace(self, open=self.open.copy(), lines=lines, waiting=self.waiting.copy())
+        copy = Held(
+            self.tp,
+            self.epoch,
+            self.high,
+            self.version,
+            self.stored,
+            self.claimed_after,
+            self.unsettled,
+            self.leaving,
+        )  # `dataclasses.replace` takes 7 us, and there is one for each partition and transaction
+        if self.open:
+            copy.open, copy.waiting = self.open.copy(), self.waiting.copy()
+            copy.lines = {key: line.copy() for key, line in self.lines.items()}
+        return copy
 
     def add(self, entry: Open) -> None:
         """Keep an offset open, and its key blocked."""

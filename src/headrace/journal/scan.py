@@ -36,6 +36,8 @@ class Scan:
         self.cursor: int | None = None
         #: Did the last look end before it had seen all there is?
         self.more = False
+        #: Is there nothing after the cursor, as far as anybody has told?
+        self.seen_all = False
 
     def look(self, parts: dict[int, Held], limit: int) -> dict[int, Found]:
         """Return the next events of each partition that may take some, at most ``limit`` in all."""
@@ -44,6 +46,8 @@ class Scan:
         if self.cursor is None:
             self.cursor = min(held.high for held in parts.values())
         found, behind = self._fallen_behind(parts, limit, self.cursor)
+        if self.seen_all:
+            return found
         ready = {tp: held for tp, held in parts.items() if tp not in behind and may_take(held)}
         if sum(len(one.rows) for one in found.values()) < limit:
             found |= self._ahead(parts, ready, found, limit)
@@ -83,6 +87,9 @@ class Scan:
         self.more = False
         for _ in range(PAGES_MAX):
             page: list[Row] = self._db.rows(self._db.queries.claim_rows, (self._topic, self.cursor, size))
+            if not (page or found or any(taken.values())):
+                self.seen_all = True  # nothing new, the usual case
+                return {}
             for row in page:
                 if left <= 0:
                     break
@@ -95,6 +102,7 @@ class Scan:
                 taken[tp].append(row)
                 left -= 1
             if len(page) < size or left <= 0:
+                self.seen_all = left > 0
                 break
         else:
             self.more = True

@@ -14,7 +14,7 @@ from headrace.codec.head import decode_head, decode_stamp, encode_stamp
 from headrace.event.contract import NAME
 from headrace.event.envelope import Stamp
 from headrace.journal.append import Appender, event_row
-from headrace.journal.connection import Connection, mapped
+from headrace.journal.connection import Connection, Tell, mapped
 from headrace.journal.consumer import SqliteConsumer
 from headrace.journal.notify import Watch
 from headrace.journal.queries import load
@@ -55,7 +55,7 @@ class SqliteJournal:
         self._topics: dict[str, TopicInfo] = {}
         self._stamps: dict[Stamp, int] = {}
         self._stamp_of: dict[int, Stamp] = {}
-        self._wakers: set[asyncio.Event] = set()
+        self._audience: set[SqliteConsumer] = set()
         self._watch: Watch | None = None
         self._seen_version = 0
 
@@ -97,9 +97,9 @@ class SqliteJournal:
             raise errors.JournalLoopBound
         return self._connection
 
-    def _wake(self) -> None:
-        for waker in self._wakers:
-            waker.set()
+    def _wake(self, tell: Tell = True) -> None:
+        for consumer in self._audience:
+            consumer.hear(tell)
 
     def _wake_if_changed(self) -> None:
         """Wake the consumers when another connection has committed; our own commits have told them."""
@@ -250,7 +250,7 @@ class SqliteJournal:
 
     def consumer(self, worker: Worker, subscription: Subscription) -> SqliteConsumer:
         """Return this worker's share of a subscription."""
-        return SqliteConsumer(self._db(), worker.id, subscription, self._wakers)
+        return SqliteConsumer(self._db(), worker.id, subscription, self._audience)
 
 
 class SqliteWorker:

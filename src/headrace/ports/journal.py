@@ -35,17 +35,11 @@ class Consumer(Protocol):
         """
         ...
 
-    async def settle(self, batch: Batch, outcome: Outcome, *, limit: int = 0) -> Settled:
-        """Commit an outcome in one transaction, and claim the next batch in it when ``limit`` is above 0.
+    async def settle(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int = 0) -> list[Settled]:
+        """Commit outcomes in one transaction, and claim the next batch in it when ``limit`` is above 0.
 
-        Rows of the batch that the outcome does not name stay open and running.
-        """
-        ...
-
-    async def settle_all(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int) -> list[Settled] | None:
-        """Commit several outcomes in one transaction; the next batch stands in the last answer.
-
-        Returns ``None``, and has written nothing, when one of them has to be settled by itself.
+        Rows of a batch that its outcome does not name stay open and running.  Returns an answer for each
+        part; the next batch stands in the last one.
         """
         ...
 

@@ -268,32 +268,17 @@ class Server:
         return age_ms >= SETTLE_AFTER_MS and (flight.finished() > 0 or not flight.landed)
 
     async def _land(self, landings: list[Landing]) -> None:
-        """Commit what flights have come to, and claim the next batch, in one transaction if that can be."""
-        waiting = deque(landings)
+        """Commit what flights have come to, and claim the next batch, in one transaction."""
+        if not landings:
+            return
+        parts = [(one.flight.batch, one.outcome) for one in landings]
         try:
-            if len(waiting) > 1:
-                parts = [(one.flight.batch, one.outcome) for one in landings]
-                settled = await self.consumer.settle_all(parts, limit=self._next_limit())
-                if settled is not None:
-                    waiting.clear()  # they stand: whatever fails from here on must not settle them again
-                    for landing, answer in zip(landings, settled, strict=True):
-                        self._landed(landing, answer)
-                    await self._launch()
-            while waiting:
-                await self._settle(waiting.popleft())
-                # Before the next outcome lets go of keys that what was claimed just now has to wait for.
-                await self._launch()
-        finally:
-            self.pipeline.restore(list(waiting))
-
-    async def _settle(self, landing: Landing) -> None:
-        batch, outcome = landing.flight.batch, landing.outcome
-        try:
-            settled = await self.consumer.settle(batch, outcome, limit=self._next_limit())
+            settled = await self.consumer.settle(parts, limit=self._next_limit())
         except BaseException:
-            self.pipeline.restore([landing])
+            self.pipeline.restore(landings)
             raise
-        self._landed(landing, settled)
+        for landing, answer in zip(landings, settled, strict=True):
+            self._landed(landing, answer)
 
     def _next_limit(self) -> int:
         """Return how much to claim together with an outcome."""
