@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
 import stat
-import threading
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +18,7 @@ from typing import Any, TypeVar
 import apsw
 
 from headrace import errors
+from headrace.journal.disk import Checkpointer, Flusher
 from headrace.journal.notify import Notifier
 from headrace.journal.queries import load, read
 from headrace.ports import Chance, Clock, Faults
@@ -23,6 +26,20 @@ from headrace.ports import Chance, Clock, Faults
 T = TypeVar("T")
 #: Whom a commit concerns: everybody, nobody, or who waits for events of these topics.
 Tell = bool | Collection[int]
+ALL: Tell = True
+
+
+class Disk(Enum):
+    """When a commit is flushed.  A process kill loses nothing either way, a power cut what is not on disk."""
+
+    #: Before `Connection.write` returns: somebody will be told that it stands.
+    NOW = "now"
+    #: At once too, but nobody waits for it: losing it would mean to do the same again.
+    SOON = "soon"
+    #: Together with a later commit.
+    LATER = "later"
+
+
 _log = logging.getLogger("headrace.journal")
 
 #: "HDRC" in ASCII, in the header of the file.
@@ -66,7 +83,7 @@ class Connection:
     def __init__(self, path: str, *, durability: str, clock: Clock, chance: Chance, faults: Faults) -> None:
         self.path = path
         self.memory = path == MEMORY
-        self.sync = "NORMAL" if durability == "normal" else "FULL"
+        self._durable = durability != "normal"
         self.clock, self.chance, self.faults = clock, chance, faults
         self.queries: Any = load("queries.sql")
         self._pid = os.getpid()
@@ -76,6 +93,7 @@ class Connection:
         self._warned_ns = -WARN_NS_MIN
         self._many: dict[tuple[str, int], str] = {}
         self._checkpointer: Checkpointer | None = None
+        self._flusher: Flusher | None = None
         self._notifier: Notifier | None = None
         self.on_commit: Callable[[Tell], None] = _nothing
         with mapped(path):
@@ -85,12 +103,14 @@ class Connection:
             self._db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             self.ex = self._db.execute
             _prepare(self._db, path, clock)
-            self.ex(f"PRAGMA synchronous={self.sync}")
+            self.ex("PRAGMA synchronous=NORMAL")
             self.ex("PRAGMA busy_timeout=0")
         if not self.memory:
             self._db.set_wal_hook(self._saw_wal)
             self._checkpointer = Checkpointer(path)
             self._notifier = Notifier(f"{path}-notify", stat.S_IMODE(Path(path).stat().st_mode))
+            if self._durable:
+                self._flusher = Flusher(path)
 
     @property
     def notify_path(self) -> str | None:
@@ -137,19 +157,52 @@ class Connection:
         if os.getpid() != self._pid:
             raise errors.JournalForked(path=self.path, opened_pid=self._pid, pid=os.getpid())
 
-    async def write(self, work: Callable[[], T], *, durable: bool = True, tell: Tell = True) -> T:
+    async def write(self, work: Callable[[], T], *, disk: Disk = Disk.NOW, tell: Tell = True) -> T:
         """Run ``work`` inside one transaction and commit it; all or nothing.
 
-        Waits, without blocking the loop, while another process writes.  ``durable=False`` leaves the flush
-        to the next durable commit (a process kill loses nothing, a power cut may).  ``tell`` says who wakes.
+        Waits, without blocking the loop, while another process writes.  ``tell`` says who wakes: consumers
+        of this process at once, other processes when it is on disk.
         """
+        result = await self._commit(work)
+        if tell:
+            self.on_commit(tell)
+        if self._flusher is None:
+            self._tell_others(tell)
+        elif disk is not Disk.LATER:
+            flushed = asyncio.get_running_loop().create_future() if disk is Disk.NOW else None
+            self._flusher.ask(partial(self._flushed, tell, flushed))
+            if flushed is not None:
+                await flushed
+        return result
+
+    def _tell_others(self, tell: Tell) -> None:
+        if tell and self._notifier is not None:
+            self._notifier.touch()
+
+    def _flushed(self, tell: Tell, done: asyncio.Future[None] | None, fault: OSError | None) -> None:
+        if fault is None:
+            self._tell_others(tell)
+        if done is None or done.done():
+            return
+        if fault is None:
+            done.set_result(None)
+        else:
+            done.set_exception(self._not_kept(fault))
+
+    def _not_kept(self, fault: OSError) -> errors.JournalCorrupt:
+        problem = f"the disk does not keep what is written to it ({fault})"
+        return errors.JournalCorrupt(path=self.path, problem=problem)
+
+    async def _commit(self, work: Callable[[], T]) -> T:
         deadline = self.clock.boot_ns() + int(BUSY_WAIT_S_MAX * 1e9)
         for attempt in count():
             self.check_process()
             if self._closed:
                 raise errors.JournalClosed
+            if self._flusher is not None and self._flusher.fault is not None:
+                raise self._not_kept(self._flusher.fault)
             try:
-                return self._transact(work, durable=durable, tell=tell)
+                return self._transact(work)
             except apsw.BusyError:
                 if self.clock.boot_ns() > deadline:
                     raise errors.JournalBusy(path=self.path, waited_s=BUSY_WAIT_S_MAX) from None
@@ -159,10 +212,7 @@ class Connection:
                 await self.clock.sleep(self.chance.unit() * BUSY_SLEEP_S_MAX)
         raise AssertionError("unreachable")
 
-    def _transact(self, work: Callable[[], T], *, durable: bool, tell: Tell) -> T:
-        lazy = not durable and self.sync == "FULL" and not self.memory
-        if lazy:
-            self.ex("PRAGMA synchronous=NORMAL")
+    def _transact(self, work: Callable[[], T]) -> T:
         try:
             self.ex(self.queries.begin)
             result = work()
@@ -175,13 +225,6 @@ class Connection:
             ):
                 raise translated(fault, self.path) from fault
             raise
-        finally:
-            if lazy:
-                self.ex("PRAGMA synchronous=FULL")
-        if tell:
-            if self._notifier is not None:
-                self._notifier.touch()
-            self.on_commit(tell)
         if self._wal_pages > WAL_PAGES_SOFT:
             self._checkpoint()
         return result
@@ -214,55 +257,13 @@ class Connection:
         if os.getpid() != self._pid:
             return
         self._closed = True
+        if self._flusher is not None:
+            self._flusher.close()
         if self._checkpointer is not None:
             self._checkpointer.close()
         self._db.close()
         if self._notifier is not None:
             self._notifier.close()
-
-
-class Checkpointer:
-    """Copies the WAL into the file on a connection and a thread of its own; at most one copy runs.
-
-    On the loop a checkpoint makes the latency bimodal (measured: p95 1.1 to 3.5 ms).
-    """
-
-    def __init__(self, path: str) -> None:
-        self._db = apsw.Connection(path)
-        self._db.execute("PRAGMA wal_autocheckpoint=0")
-        self._sql = load("queries.sql").checkpoint
-        self._wanted = threading.Event()
-        self._stopped = False
-        self._idle = True
-        self._thread = threading.Thread(target=self._run, name="headrace-checkpoint", daemon=True)
-        self._thread.start()
-
-    def ask(self) -> None:
-        """Have a checkpoint made soon."""
-        self._idle = False
-        self._wanted.set()
-
-    def idle(self) -> bool:
-        """Return whether none is running or asked for."""
-        return self._idle
-
-    def _run(self) -> None:
-        while True:
-            self._wanted.wait()
-            self._wanted.clear()
-            if self._stopped:
-                return
-            # Busy, full or failing disk: the writer meets the same fault and reports it.
-            with suppress(apsw.Error):
-                self._db.execute(self._sql)
-            self._idle = True
-
-    def close(self) -> None:
-        """Stop the thread."""
-        self._stopped = True
-        self._wanted.set()
-        self._thread.join()
-        self._db.close()
 
 
 def _nothing(tell: Tell) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import apsw
 
 from headrace import errors
-from headrace.journal.connection import Connection, Tell, mapped
+from headrace.journal.connection import Connection, Disk, Tell, mapped
 from headrace.journal.held import Held, Open
 from headrace.journal.scan import Found, Scan
 from headrace.journal.settle import Token, conflicts, key_of, put_open, topics_of, without, write_outcome
@@ -52,7 +52,9 @@ class SqliteConsumer:
     async def balance(self) -> int:
         """Take free and expired partitions up to the fair share, mark surplus as leaving."""
         if self._db.row(self._queries.member_known, (self._sub, self._worker)) is None:
-            await self._db.write(self._join, tell=False)  # new, or forgotten after a long stop
+            await self._db.write(
+                self._join, disk=Disk.SOON, tell=False
+            )  # new, or forgotten after a long stop
         self._joined = True
         forgotten = self._drop_lost()
         self._see_redriven()
@@ -94,7 +96,9 @@ class SqliteConsumer:
             *[tp for (tp,) in free if tp not in self._parts and tp not in forgotten][:count],
         ]
         if wanted:
-            taken = await self._db.write(lambda: [self._take_over(tp) for tp in wanted], tell=False)
+            taken = await self._db.write(
+                lambda: [self._take_over(tp) for tp in wanted], disk=Disk.SOON, tell=False
+            )
             self._db.faults.at("balance.committed")
             for held in taken:
                 if held is not None:
@@ -150,7 +154,7 @@ class SqliteConsumer:
             freed = [self._db.row(self._queries.position_release, one) for one in bindings]
             return [row[0] for row in freed if row is not None]
 
-        freed = await self._db.write(work)
+        freed = await self._db.write(work, disk=Disk.SOON)
         for tp in freed:
             self._parts.pop(tp, None)
         self._db.faults.at("release.committed")
@@ -166,7 +170,9 @@ class SqliteConsumer:
             return 0
         freed = await self._give_back(list(self._parts.values()))
         await self._db.write(
-            lambda: self._db.ex(self._queries.member_remove, (self._sub, self._worker)), tell=False
+            lambda: self._db.ex(self._queries.member_remove, (self._sub, self._worker)),
+            disk=Disk.SOON,
+            tell=False,
         )
         self._joined = False
         return freed
@@ -189,7 +195,7 @@ class SqliteConsumer:
                 if not self._anything_due():
                     return None
         claim = partial(self._claim, limit, version, found)
-        batch = await self._transact(claim, durable=False, tell=False)
+        batch = await self._transact(claim, disk=Disk.LATER, tell=False)
         self._db.faults.at("claim.committed")
         return batch
 
@@ -344,7 +350,7 @@ class SqliteConsumer:
                 settled[-1] = settled[-1]._replace(next=self._claim(limit, parts[-1][0].version))
         return settled
 
-    async def _transact(self, work: Callable[[], T], *, durable: bool = True, tell: Tell = True) -> T:
+    async def _transact(self, work: Callable[[], T], *, disk: Disk = Disk.SOON, tell: Tell = True) -> T:
         """Write, and go back to what was known before when the transaction fails."""
         before: tuple[dict[int, Held], int | None] | None = None
 
@@ -357,7 +363,7 @@ class SqliteConsumer:
             return work()
 
         try:
-            return await self._db.write(attempt, durable=durable, tell=tell)
+            return await self._db.write(attempt, disk=disk, tell=tell)
         except BaseException:
             if before is not None:
                 self._parts, self._scan.cursor = before

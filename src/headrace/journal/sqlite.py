@@ -14,7 +14,7 @@ from headrace.codec.head import decode_head, decode_stamp, encode_stamp
 from headrace.event.contract import NAME
 from headrace.event.envelope import Stamp
 from headrace.journal.append import Appender, event_row
-from headrace.journal.connection import Connection, Tell, mapped
+from headrace.journal.connection import ALL, Connection, Tell, mapped
 from headrace.journal.consumer import SqliteConsumer
 from headrace.journal.notify import Watch
 from headrace.journal.queries import load
@@ -97,7 +97,7 @@ class SqliteJournal:
             raise errors.JournalLoopBound
         return self._connection
 
-    def _wake(self, tell: Tell = True) -> None:
+    def _wake(self, tell: Tell) -> None:
         for consumer in self._audience:
             consumer.hear(tell)
 
@@ -110,7 +110,7 @@ class SqliteJournal:
             if found == self._seen_version:
                 return
             self._seen_version = found
-        self._wake()
+        self._wake(ALL)
 
     # --- topics and stamps --------------------------------------------------------------------
 

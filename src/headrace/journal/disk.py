@@ -1,0 +1,118 @@
+"""What happens to the file beside the work: commits are flushed, the WAL is copied into the file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import apsw
+
+from headrace.journal.queries import load
+
+#: Told, on the event loop, how a flush has ended.
+Then = Callable[[OSError | None], None]
+_flush = getattr(os, "fdatasync", os.fsync)
+
+
+class Flusher:
+    """Puts commits on disk from a thread; those that are made meanwhile share the next flush.
+
+    SQLite at ``synchronous=FULL`` flushes while it holds the write lock, so that nobody else can commit: at
+    500 events a second half of the time.  Here commits are made at ``NORMAL``, and the WAL is flushed after
+    the lock is let go, before anybody is told.  It is written in order, so a flush covers all before it.
+    """
+
+    def __init__(self, path: str) -> None:
+        # SQLite locks the database and the -shm; a further descriptor of the -wal cannot release a lock.
+        self._fd = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
+        self._wanted = threading.Event()
+        self._stopped = False
+        self._asked: list[tuple[asyncio.AbstractEventLoop, Then]] = []
+        #: The first flush that failed: from then on nobody can say what is on disk.
+        self.fault: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="headrace-flush", daemon=True)
+        self._thread.start()
+
+    def ask(self, then: Then) -> None:
+        """Have what is committed flushed, and be told."""
+        self._asked.append((asyncio.get_running_loop(), then))
+        self._wanted.set()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._wanted.wait()
+            self._wanted.clear()
+            asked, self._asked = self._asked, []
+            self.flush()
+            for loop in {loop for loop, _ in asked}:
+                thens = [then for its, then in asked if its is loop]
+                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(_tell, thens, self.fault)
+
+    def flush(self) -> None:
+        """Flush now, in this thread."""
+        try:
+            _flush(self._fd)
+        except OSError as fault:
+            # A second try may report success for what the first has lost, so there is none.
+            self.fault = self.fault or fault
+
+    def close(self) -> None:
+        """Flush what is left and stop the thread."""
+        self._stopped = True
+        self._wanted.set()
+        self._thread.join()
+        self.flush()
+        os.close(self._fd)
+
+
+def _tell(thens: list[Then], fault: OSError | None) -> None:
+    for then in thens:
+        then(fault)
+
+
+class Checkpointer:
+    """Copies the WAL into the file on a connection and a thread of its own; at most one copy runs.
+
+    On the loop a checkpoint makes the latency bimodal (measured: p95 1.1 to 3.5 ms).
+    """
+
+    def __init__(self, path: str) -> None:
+        self._db = apsw.Connection(path)
+        self._db.execute("PRAGMA wal_autocheckpoint=0")
+        self._sql = load("queries.sql").checkpoint
+        self._wanted = threading.Event()
+        self._stopped = False
+        self._idle = True
+        self._thread = threading.Thread(target=self._run, name="headrace-checkpoint", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Have a checkpoint made soon."""
+        self._idle = False
+        self._wanted.set()
+
+    def idle(self) -> bool:
+        """Return whether none is running or asked for."""
+        return self._idle
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._stopped:
+                return
+            # Busy, full or failing disk: the writer meets the same fault and reports it.
+            with suppress(apsw.Error):
+                self._db.execute(self._sql)
+            self._idle = True
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._stopped = True
+        self._wanted.set()
+        self._thread.join()
+        self._db.close()
