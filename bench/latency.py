@@ -156,7 +156,7 @@ def read_ours(path: Path, window: Window, pipe: Connection) -> None:
     async def follow() -> None:
         reader, seen, after = Reader(str(path / "headrace.db")), Seen(window, pipe), 0
         over, woken = asyncio.Event(), asyncio.Event()
-        watch = Watch(f"{reader.path}-notify", woken.set)
+        watch = Watch(f"{reader.path}-notify", woken.set, flushed=True)
         ready(pipe)
         at_the_end(pipe, lambda: (over.set(), woken.set()))
         while not over.is_set():

@@ -130,7 +130,7 @@ async def _follow(reader: Reader, tail: Tail) -> None:
     from headrace.journal.notify import Watch
 
     woken = asyncio.Event()
-    watch = Watch(f"{reader.path}-notify", woken.set)
+    watch = Watch(f"{reader.path}-notify", woken.set, flushed=True)
     seen = 0
     try:
         while not tail.finished():

@@ -110,7 +110,7 @@ class Connection:
             self._checkpointer = Checkpointer(path)
             self._notifier = Notifier(f"{path}-notify", stat.S_IMODE(Path(path).stat().st_mode))
             if self._durable:
-                self._flusher = Flusher(path)
+                self._flusher = Flusher(path, self._notifier.flushed)
 
     @property
     def notify_path(self) -> str | None:
@@ -161,33 +161,31 @@ class Connection:
         """Run ``work`` inside one transaction and commit it; all or nothing.
 
         Waits, without blocking the loop, while another process writes.  ``tell`` says who wakes: consumers
-        of this process at once, other processes when it is on disk.
+        at once, those who tell people when it is on disk.
         """
         result = await self._commit(work)
         if tell:
             self.on_commit(tell)
+            if self._notifier is not None:
+                self._notifier.committed()
         if self._flusher is None:
-            self._tell_others(tell)
-        elif disk is not Disk.LATER:
-            flushed = asyncio.get_running_loop().create_future() if disk is Disk.NOW else None
-            self._flusher.ask(partial(self._flushed, tell, flushed))
-            if flushed is not None:
-                await flushed
+            if tell and self._notifier is not None:
+                self._notifier.flushed()
+        elif disk is Disk.NOW:
+            flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._flusher.ask(tell=bool(tell), then=partial(self._flushed, flushed))
+            await flushed
+        elif disk is Disk.SOON:
+            self._flusher.ask(tell=bool(tell))
         return result
 
-    def _tell_others(self, tell: Tell) -> None:
-        if tell and self._notifier is not None:
-            self._notifier.touch()
-
-    def _flushed(self, tell: Tell, done: asyncio.Future[None] | None, fault: OSError | None) -> None:
-        if fault is None:
-            self._tell_others(tell)
-        if done is None or done.done():
+    def _flushed(self, waiting: asyncio.Future[None], fault: OSError | None) -> None:
+        if waiting.done():
             return
         if fault is None:
-            done.set_result(None)
+            waiting.set_result(None)
         else:
-            done.set_exception(self._not_kept(fault))
+            waiting.set_exception(self._not_kept(fault))
 
     def _not_kept(self, fault: OSError) -> errors.JournalCorrupt:
         problem = f"the disk does not keep what is written to it ({fault})"

@@ -12,7 +12,7 @@ import apsw
 
 from headrace.journal.queries import load
 
-#: Told, on the event loop, how a flush has ended.
+#: Called on the event loop with what went wrong, if it did.
 Then = Callable[[OSError | None], None]
 _flush = getattr(os, "fdatasync", os.fsync)
 
@@ -25,28 +25,36 @@ class Flusher:
     the lock is let go, before anybody is told.  It is written in order, so a flush covers all before it.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, tell_others: Callable[[], None]) -> None:
+        self._tell_others = tell_others
         # SQLite locks the database and the -shm; a further descriptor of the -wal cannot release a lock.
         self._fd = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
         self._wanted = threading.Event()
         self._stopped = False
         self._asked: list[tuple[asyncio.AbstractEventLoop, Then]] = []
+        self._telling = False
         #: The first flush that failed: from then on nobody can say what is on disk.
         self.fault: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-flush", daemon=True)
         self._thread.start()
 
-    def ask(self, then: Then) -> None:
-        """Have what is committed flushed, and be told."""
-        self._asked.append((asyncio.get_running_loop(), then))
+    def ask(self, *, tell: bool, then: Then | None = None) -> None:
+        """Have what is committed flushed, and other processes told if that ends well."""
+        if then is not None:
+            self._asked.append((asyncio.get_running_loop(), then))
+        self._telling |= tell
         self._wanted.set()
 
     def _run(self) -> None:
         while not self._stopped:
             self._wanted.wait()
             self._wanted.clear()
+            # In this order: what is asked for from here on sets `wanted` once more.
+            telling, self._telling = self._telling, False
             asked, self._asked = self._asked, []
             self.flush()
+            if telling and self.fault is None:
+                self._tell_others()  # from here: the loop may be busy
             for loop in {loop for loop, _ in asked}:
                 thens = [then for its, then in asked if its is loop]
                 with suppress(RuntimeError):  # the loop is closed: nobody waits any more

@@ -1,4 +1,8 @@
-"""Tells other processes of a commit: one byte into a file that they watch."""
+"""Tells other processes of a commit, by a file that they watch.
+
+A commit writes one byte into it: workers look at once, for what they make of an unflushed event is flushed
+after it.  When the commit is on disk the file's times are set: only then those look who tell people.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-_IN_MODIFY = 0x2
+_IN_MODIFY, _IN_ATTRIB = 0x2, 0x4
 _IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 #: Without inotify (macOS) a waiting process looks this often; with it, this seldom, as a net below.
 POLL_MS = 5
@@ -17,7 +21,7 @@ NET_MS = 250
 
 
 class Notifier:
-    """The writing side: keeps the notify file open and touches it after each commit."""
+    """The writing side: keeps the notify file open."""
 
     def __init__(self, path: str, mode: int) -> None:
         """Open the file, or make it for whoever may use the journal (``mode``)."""
@@ -25,13 +29,18 @@ class Notifier:
         with suppress(OSError):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
 
-    def touch(self) -> None:
-        """Wake every watcher.  The file stays one byte long.
+    def committed(self) -> None:
+        """Wake who wants to know of commits.  The file stays one byte long.
 
         Runs after a commit, so it must not fail: on a full disk the watchers' net catches what is missed.
         """
         with suppress(OSError):
             os.pwrite(self._fd, b"x", 0)
+
+    def flushed(self) -> None:
+        """Wake who wants to know of what is on disk; may run in any thread."""
+        with suppress(OSError):
+            os.utime(self._fd)
 
     def close(self) -> None:
         """Close the file."""
@@ -40,12 +49,17 @@ class Notifier:
 
 
 class Watch:
-    """The waiting side: calls back on the event loop when another process may have committed."""
+    """The waiting side: calls back on the event loop when another process may have committed.
 
-    def __init__(self, path: str, wake: Callable[[], None], *, polling: bool = False) -> None:
+    With ``flushed`` it is called when the commit is on disk.
+    """
+
+    def __init__(
+        self, path: str, wake: Callable[[], None], *, flushed: bool = False, polling: bool = False
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._wake = wake
-        self._fd = -1 if polling else _inotify(path)
+        self._fd = -1 if polling else _inotify(path, _IN_ATTRIB if flushed else _IN_MODIFY)
         self.interval_ms = POLL_MS if self._fd < 0 else NET_MS
         if self._fd >= 0:
             self._loop.add_reader(self._fd, self._readable)
@@ -71,13 +85,13 @@ class Watch:
             self._fd = -1
 
 
-def _inotify(path: str) -> int:
+def _inotify(path: str, mask: int) -> int:
     """Return an inotify descriptor that watches the file, or -1 where there is no inotify."""
     if sys.platform != "linux":
         return -1
     libc = ctypes.CDLL(None, use_errno=True)
     fd = int(libc.inotify_init1(_IN_NONBLOCK_CLOEXEC))
-    if fd >= 0 and libc.inotify_add_watch(fd, path.encode(), _IN_MODIFY) < 0:
+    if fd >= 0 and libc.inotify_add_watch(fd, path.encode(), mask) < 0:
         os.close(fd)  # the user's limit of watches is reached: poll instead
         return -1
     return fd

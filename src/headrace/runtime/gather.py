@@ -35,6 +35,8 @@ class Gather:
         self._seen = 0
         self._ticking = False
         self._busy = False
+        #: Set by whoever runs the handlers: is somebody about to call who has not begun yet?
+        self.coming: Callable[[], bool] = _perhaps
         #: How many batches of each size were sent: a swallowed fault that gives batches of one shows here.
         self.sizes: dict[int, int] = {}
 
@@ -55,9 +57,9 @@ class Gather:
             self._loop.call_soon(step)
 
     def _tick(self) -> None:
-        """Send the batch once nothing new has come since the last look."""
+        """Send the batch once nothing new has come since the last look, or nobody else can come."""
         size = len(self._queue)
-        if self._seen < size < self._batch_max and not self._wait_s:
+        if self._seen < size < self._batch_max and not self._wait_s and self.coming():
             self._seen = size
             self._loop.call_soon(self._tick)
             return
@@ -97,6 +99,10 @@ class Gather:
             self._seen = 0
             self._ticking = True
             self._tick()
+
+
+def _perhaps() -> bool:
+    return True
 
 
 def _infer(model: LoadedModel, inputs: list[object]) -> list[Any]:

@@ -25,6 +25,10 @@ class Lines:
         #: The line of a whole batch that was not parted, while it is not at its end.
         self.whole: Line | None = None
 
+    def waiting(self) -> bool:
+        """Return whether a line waits for a walker."""
+        return bool(self.ready)
+
     def add(self, line: Line, *, parted: bool) -> None:
         """Let walkers have the events of a batch."""
         if not line:

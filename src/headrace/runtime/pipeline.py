@@ -74,6 +74,8 @@ class Pipeline:
     async def start(self, plan: Plan, batch: Batch, gather: Gather | None) -> Flight:
         """Admit the events of a batch and let the walkers have them."""
         flight = self.flight(plan, batch, gather)
+        if gather is not None:
+            gather.coming = self._lines.waiting
         heads = self._admission.heads(flight)
         await self._admission.learn(plan, heads)
         with self._lock:
