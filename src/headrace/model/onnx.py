@@ -124,6 +124,7 @@ class LoadedOnnx:
     def __init__(self, recipe: OnnxModel, told: Told, weights: Weights, like: LoadedModel | None) -> None:
         self.name = recipe.name
         self.declared = told.version
+        self.on_loop = True
         self.fingerprint = weights.stamps
         self._path = recipe.path
         self._session: Any = _new_session(recipe, weights, told.custom_ops)

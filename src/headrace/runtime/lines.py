@@ -26,8 +26,8 @@ class Lines:
         self.whole: Line | None = None
 
     def waiting(self) -> bool:
-        """Return whether a line waits for a walker."""
-        return bool(self.ready)
+        """Return whether there is an event that another walker could begin with."""
+        return bool(self.ready) or (self.whole is not None and len(self.whole) > STRIDE)
 
     def add(self, line: Line, *, parted: bool) -> None:
         """Let walkers have the events of a batch."""

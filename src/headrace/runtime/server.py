@@ -133,8 +133,7 @@ class Server:
         crowded = 2 * self._aloft() > self._window
         progressed = await self._launch()
         # Batches that end one after the other share a transaction, and with it a flush.
-        pace_ms = SETTLE_AFTER_MS if crowded else PACE_MS
-        if len(self._flights) <= 1 or self._every("settle", pace_ms):
+        if not crowded or self._every("settle", SETTLE_AFTER_MS):
             progressed |= await self._land_ripe()
         # With much in flight a transaction for each small batch would leave no time for handlers; with
         # little in flight nothing waits.
