@@ -100,7 +100,7 @@ class Ours:
         await self._consumer.balance()
         while batch := await self._consumer.take(CLAIM_MAX, self._plan.version):
             self.batches.append(batch)
-            await self._consumer.settle(batch, await self._handle(batch))
+            await self._consumer.settle([(batch, await self._handle(batch))])
 
     async def _handle(self, batch: Batch) -> Outcome:
         flight = await self._pipeline.start(self._plan, batch, None)

@@ -97,7 +97,7 @@ class EchoModel:
         batch_max: int = 64,
     ) -> None:
         self.name, self.batch_max, self.batch_wait_ms = name, batch_max, 0.0
-        self.declared, self.on_loop = version, False
+        self.declared = version
         told = answer if isinstance(answer, str) else getattr(answer, "__qualname__", repr(answer))
         self.digest = hashlib.sha256(f"{told}\0{confidence}\0{version}".encode()).hexdigest()
         self._answer, self._confidence = answer, confidence

@@ -20,7 +20,6 @@ class Recorder:
 
     name, digest = "recorder", "00"
     declared: str | None = None
-    on_loop = False
 
     def __init__(self, answer: Callable[[list[Any]], list[Any]] | None = None) -> None:
         self.batches: list[list[Any]] = []

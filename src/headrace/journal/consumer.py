@@ -45,6 +45,7 @@ class SqliteConsumer:
         self._woken = asyncio.Event()
         self._joined = False
         self._told = True
+        self._skipped = 0
         audience.add(self)
 
     # --- leases -------------------------------------------------------------------------------
@@ -103,6 +104,7 @@ class SqliteConsumer:
             for held in taken:
                 if held is not None:
                     self._parts[held.tp] = held
+                    self._scan.behind.add(held.tp)
 
     def _take_over(self, tp: int) -> Held | None:
         """Become the owner of a partition; what a dead owner had in hand becomes a suspect."""
@@ -185,10 +187,10 @@ class SqliteConsumer:
         if not self._anything_due():
             # What is read here stays true: events do not change, and nobody else takes from our partitions.
             found = self._look(limit)
-            while self._scan.more and not any(one.rows for one in found.values()):
+            while self._scan.more and not found:
                 await asyncio.sleep(0)  # what was passed over belongs to others; ours may stand behind it
                 found = self._look(limit)
-            if not any(one.rows for one in found.values()):
+            if not found:
                 if self._told:
                     self._told = False
                     self._see_redriven()
@@ -246,6 +248,7 @@ class SqliteConsumer:
         if self._db.row(self._queries.position_running, bindings) is None:
             self._parts.pop(held.tp)
             return
+        held = self._parts[held.tp] = held.copy()
         for entry in due:
             row = self._db.row(self._queries.claim_row, (entry.seq,))
             number, crashes, generation, told = self._db.row(
@@ -264,28 +267,31 @@ class SqliteConsumer:
             epochs: dict[int, int] = {}
             for tp, (events, upto) in found.items():
                 held = self._parts.get(tp)
-                if held is None:  # lost meanwhile
-                    continue
-                if not events:
-                    self._skip(held, upto)
-                elif self._claim_range(held, events, upto, rows, version):
+                # It may have been lost meanwhile.
+                if held is not None and self._claim_range(held, events, upto, rows, version):
                     epochs[tp] = held.epoch
+            self._skip()
             if rows:
                 rows.sort(key=itemgetter(0))  # in commit order over the partitions
                 return Batch(self._sub, version, rows, token=Token(epochs, fresh=True))
-            if not any(one.rows for one in found.values()):
+            if not found:
                 return None
             found = None  # all of these wait for their keys; others may stand behind them
         self._woken.set()
         return None
 
-    def _skip(self, held: Held, upto: int) -> None:
-        """Move the position of a partition without new events; written down only now and then."""
-        held.high = max(held.high, upto)  # a partition taken over may be ahead of those that are read
-        if upto - held.stored > SKIP_STORED:
-            bindings = (upto, self._sub, held.tp, self._worker, held.epoch)
-            self._db.ex(self._queries.position_skip, bindings)
-            held.stored = upto
+    def _skip(self) -> None:
+        """Now and then, move the positions that have had no events: a successor need not read all again."""
+        upto = self._scan.cursor or 0
+        if upto - self._skipped <= SKIP_STORED:
+            return
+        self._skipped = upto
+        for tp, held in list(self._parts.items()):
+            if tp not in self._scan.behind and held.high < upto and not held.unsettled:
+                moved = self._parts[tp] = held.copy()
+                moved.high = moved.stored = upto
+                bindings = (upto, self._sub, tp, self._worker, held.epoch)
+                self._db.ex(self._queries.position_skip, bindings)
 
     def _claim_range(
         self, held: Held, found: list[Row], upto: int, rows: list[Row], version: VersionInfo
@@ -294,7 +300,9 @@ class SqliteConsumer:
 
         Returns whether there are others: without, nothing of the range is in hand, and no outcome may end it.
         """
-        free, blocked = (found, []) if not held.lines else self._part_by_key(held, found)
+        held = self._parts[held.tp] = held.copy()
+        blocked = [row for row in found if held.blocks(key_of(row[5]))] if held.lines else []
+        free = [row for row in found if row not in blocked] if blocked else found
         bindings = (upto, len(found), len(free), version.id, self._sub, held.tp, self._worker, held.epoch)
         if self._db.row(self._queries.claim_range, bindings) is None:
             self._parts.pop(held.tp)
@@ -308,16 +316,10 @@ class SqliteConsumer:
         if not free:  # nothing runs, so nothing will settle the range
             self._db.ex(self._queries.settle_range, (0, 0, 0, self._sub, held.tp, self._worker, held.epoch))
         held.claimed_after, held.high, held.stored = held.stored, upto, upto
+        self._scan.claimed(held.tp, upto)
         held.version, held.unsettled = version.id, len(free)
         rows += free
         return bool(free)
-
-    def _part_by_key(self, held: Held, found: list[Row]) -> tuple[list[Row], list[Row]]:
-        free: list[Row] = []
-        blocked: list[Row] = []
-        for row in found:
-            (blocked if held.blocks(key_of(row[5])) else free).append(row)
-        return free, blocked
 
     # --- outcomes -----------------------------------------------------------------------------
 
@@ -352,22 +354,19 @@ class SqliteConsumer:
 
     async def _transact(self, work: Callable[[], T], *, disk: Disk = Disk.SOON, tell: Tell = True) -> T:
         """Write, and go back to what was known before when the transaction fails."""
-        before: tuple[dict[int, Held], int | None] | None = None
+        parts, mark = self._parts, self._scan.mark()
 
         def attempt() -> T:
-            nonlocal before
-            if before is not None:
-                self._parts, self._scan.cursor = before
-                self._scan.seen_all = False
-            before = {tp: held.copy() for tp, held in self._parts.items()}, self._scan.cursor
+            if self._parts is not parts:
+                self._scan.back(mark)
+            self._parts = parts.copy()  # what it holds is copied before it is changed
             return work()
 
         try:
             return await self._db.write(attempt, disk=disk, tell=tell)
         except BaseException:
-            if before is not None:
-                self._parts, self._scan.cursor = before
-                self._scan.seen_all = False
+            self._parts = parts
+            self._scan.back(mark)
             raise
 
     async def wait(self, seconds: float) -> None:

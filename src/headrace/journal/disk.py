@@ -7,6 +7,8 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 import apsw
 
@@ -14,7 +16,13 @@ from headrace.journal.queries import load
 
 #: Called on the event loop with what went wrong, if it did.
 Then = Callable[[OSError | None], None]
-_flush = getattr(os, "fdatasync", os.fsync)
+_to_disk = getattr(os, "fdatasync", os.fsync)
+
+
+class _Request(NamedTuple):
+    tell: bool
+    loop: asyncio.AbstractEventLoop | None
+    then: Then | None
 
 
 class Flusher:
@@ -29,10 +37,8 @@ class Flusher:
         self._tell_others = tell_others
         # SQLite locks the database and the -shm; a further descriptor of the -wal cannot release a lock.
         self._fd = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
-        self._wanted = threading.Event()
-        self._stopped = False
-        self._asked: list[tuple[asyncio.AbstractEventLoop, Then]] = []
-        self._telling = False
+        #: Requests to flush; ``None`` = stop.
+        self._wanted: SimpleQueue[_Request | None] = SimpleQueue()
         #: The first flush that failed: from then on nobody can say what is on disk.
         self.fault: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-flush", daemon=True)
@@ -40,44 +46,40 @@ class Flusher:
 
     def ask(self, *, tell: bool, then: Then | None = None) -> None:
         """Have what is committed flushed, and other processes told if that ends well."""
-        if then is not None:
-            self._asked.append((asyncio.get_running_loop(), then))
-        self._telling |= tell
-        self._wanted.set()
+        self._wanted.put(_Request(tell, then and asyncio.get_running_loop(), then))
 
     def _run(self) -> None:
-        while not self._stopped:
-            self._wanted.wait()
-            self._wanted.clear()
-            # In this order: what is asked for from here on sets `wanted` once more.
-            telling, self._telling = self._telling, False
-            asked, self._asked = self._asked, []
-            self.flush()
-            if telling and self.fault is None:
+        going = True
+        while going:
+            wanted = [self._wanted.get()]
+            with suppress(Empty):
+                while True:  # all that is asked for by now shares this flush
+                    wanted.append(self._wanted.get_nowait())
+            going = None not in wanted
+            asked = [one for one in wanted if one is not None]
+            self._flush()
+            if self.fault is None and any(one.tell for one in asked):
                 self._tell_others()  # from here: the loop may be busy
-            for loop in {loop for loop, _ in asked}:
-                thens = [then for its, then in asked if its is loop]
+            for loop in {one.loop for one in asked if one.loop is not None}:
+                thens = [one.then for one in asked if one.then is not None and one.loop is loop]
                 with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    loop.call_soon_threadsafe(_tell, thens, self.fault)
+                    loop.call_soon_threadsafe(_call, thens, self.fault)
 
-    def flush(self) -> None:
-        """Flush now, in this thread."""
+    def _flush(self) -> None:
         try:
-            _flush(self._fd)
+            _to_disk(self._fd)
         except OSError as fault:
-            # A second try may report success for what the first has lost, so there is none.
+            # A second try may report success for what the first has lost, so its success does not count.
             self.fault = self.fault or fault
 
     def close(self) -> None:
         """Flush what is left and stop the thread."""
-        self._stopped = True
-        self._wanted.set()
+        self._wanted.put(None)
         self._thread.join()
-        self.flush()
         os.close(self._fd)
 
 
-def _tell(thens: list[Then], fault: OSError | None) -> None:
+def _call(thens: list[Then], fault: OSError | None) -> None:
     for then in thens:
         then(fault)
 

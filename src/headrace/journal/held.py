@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.ports import Attempt, OpenState
 
@@ -41,21 +41,9 @@ class Held:
     waiting: set[int] = field(default_factory=set[int])
 
     def copy(self) -> Held:
-        """Return an independent copy, to come back to when a transaction fails."""
-        copy = Held(
-            self.tp,
-            self.epoch,
-            self.high,
-            self.version,
-            self.stored,
-            self.claimed_after,
-            self.unsettled,
-            self.leaving,
-        )  # `dataclasses.replace` takes 7 us, and there is one for each partition and transaction
-        if self.open:
-            copy.open, copy.waiting = self.open.copy(), self.waiting.copy()
-            copy.lines = {key: line.copy() for key, line in self.lines.items()}
-        return copy
+        """Return an independent copy: in a transaction only copies are changed, so that it can fail."""
+        lines = {key: line.copy() for key, line in self.lines.items()}
+        return replace(self, open=self.open.copy(), lines=lines, waiting=self.waiting.copy())
 
     def add(self, entry: Open) -> None:
         """Keep an offset open, and its key blocked."""

@@ -34,23 +34,40 @@ class Scan:
         self._db, self._topic, self._partitions = db, topic, partitions
         #: Up to here every event of the partitions held was seen; those not taken lie behind, unread.
         self.cursor: int | None = None
+        #: Partitions that may have events between the end of what was claimed of them and the cursor.
+        self.behind: set[int] = set()
         #: Did the last look end before it had seen all there is?
         self.more = False
         #: Is there nothing after the cursor, as far as anybody has told?
         self.seen_all = False
 
+    def mark(self) -> tuple[int | None, set[int]]:
+        """Return what `back` needs to come back to this moment."""
+        return self.cursor, self.behind.copy()
+
+    def back(self, mark: tuple[int | None, set[int]]) -> None:
+        """Forget what was seen since ``mark`` was made: the transaction that saw it has failed."""
+        self.cursor, self.behind = mark[0], mark[1].copy()
+        self.seen_all = False
+
+    def claimed(self, tp: int, upto: int) -> None:
+        """Note that a partition was claimed up to an offset."""
+        if self.cursor is not None and upto >= self.cursor:
+            self.behind.discard(tp)
+
     def look(self, parts: dict[int, Held], limit: int) -> dict[int, Found]:
-        """Return the next events of each partition that may take some, at most ``limit`` in all."""
+        """Return the next events of the partitions that may take some, at most ``limit`` in all.
+
+        What is found lies behind the cursor until it is `claimed`.
+        """
         if not parts:
             return {}
         if self.cursor is None:
             self.cursor = min(held.high for held in parts.values())
-        found, behind = self._fallen_behind(parts, limit, self.cursor)
-        if self.seen_all:
-            return found
-        ready = {tp: held for tp, held in parts.items() if tp not in behind and may_take(held)}
-        if sum(len(one.rows) for one in found.values()) < limit:
-            found |= self._ahead(parts, ready, found, limit)
+        found, stuck = self._fallen_behind(parts, limit, self.cursor) if self.behind else ({}, set[int]())
+        left = limit - sum(len(one.rows) for one in found.values())
+        if left > 0 and not self.seen_all:
+            self._ahead(parts, found, stuck, left)
         return found
 
     def _fallen_behind(
@@ -58,59 +75,57 @@ class Scan:
     ) -> tuple[dict[int, Found], set[int]]:
         """Return the events before the cursor, and the partitions that have more of them."""
         found: dict[int, Found] = {}
-        behind: set[int] = set()
-        for tp, held in parts.items():
-            if held.high >= cursor:
+        stuck: set[int] = set()
+        for tp in list(self.behind):
+            held = parts.get(tp)
+            if held is None or held.high >= cursor:
+                self.behind.discard(tp)
                 continue
             room = min(limit, OPEN_MAX - len(held.open)) if may_take(held) else 0
             bindings = (self._topic, tp, held.high, cursor, room)
             rows: list[Row] = self._db.rows(self._db.queries.claim_rows_behind, bindings) if room > 0 else []
             limit -= len(rows)
             if room <= 0 or len(rows) == room:
-                behind.add(tp)
+                stuck.add(tp)
             if rows:
-                found[tp] = Found(rows, rows[-1][0] if tp in behind else cursor)
-            elif tp not in behind:
-                held.high = cursor  # nothing was there after all
-        return found, behind
+                found[tp] = Found(rows, rows[-1][0] if tp in stuck else cursor)
+            elif tp not in stuck:
+                self.behind.discard(tp)  # nothing was there after all
+                held = parts[tp] = held.copy()
+                held.high = cursor
+        return found, stuck
 
-    def _ahead(
-        self, parts: dict[int, Held], ready: dict[int, Held], found: dict[int, Found], limit: int
-    ) -> dict[int, Found]:
-        """Return what is found, with the events after the cursor added, and move the cursor."""
-        assert self.cursor is not None
-        taken = {tp: found[tp].rows if tp in found else [] for tp in ready}
-        room = {tp: OPEN_MAX - len(held.open) for tp, held in ready.items()}
-        full: set[int] = set()
-        left = limit - sum(len(one.rows) for one in found.values())
+    def _ahead(self, parts: dict[int, Held], found: dict[int, Found], stuck: set[int], left: int) -> None:
+        """Add the events after the cursor to what is found, and move the cursor."""
         size = min(PAGE_ROWS_MAX, left * -(-self._partitions // len(parts)))
         self.more = False
         for _ in range(PAGES_MAX):
             page: list[Row] = self._db.rows(self._db.queries.claim_rows, (self._topic, self.cursor, size))
-            if not (page or found or any(taken.values())):
-                self.seen_all = True  # nothing new, the usual case
-                return {}
             for row in page:
                 if left <= 0:
                     break
                 self.cursor, tp = row[0], row[1]
-                if tp not in taken or tp in full or row[0] <= ready[tp].high:
+                held = parts.get(tp)
+                if held is None or row[0] <= held.high:
                     continue
-                if len(taken[tp]) >= room[tp]:
-                    full.add(tp)  # it has fallen behind: the rest is read from where its range ends
+                self.behind.add(tp)
+                if tp not in found:
+                    if tp in stuck or not may_take(held):
+                        continue
+                    found[tp] = Found([], row[0])
+                if tp in stuck or len(found[tp].rows) >= OPEN_MAX - len(held.open):
+                    stuck.add(tp)  # the rest is read from where its range ends
                     continue
-                taken[tp].append(row)
+                found[tp].rows.append(row)
                 left -= 1
             if len(page) < size or left <= 0:
                 self.seen_all = left > 0
                 break
         else:
             self.more = True
-        return {
-            tp: Found(rows, rows[-1][0] if tp in full else self.cursor)
-            for tp, rows in taken.items()
-            if tp not in full or rows
-        }
+        assert self.cursor is not None
+        for tp, (rows, _) in found.items():
+            found[tp] = Found(rows, rows[-1][0] if tp in stuck else self.cursor)
 
 
 def may_take(held: Held) -> bool:

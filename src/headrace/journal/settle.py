@@ -140,6 +140,7 @@ def _settle_position(
     if db.row(sql, bindings) is None:
         parts.pop(tp)
         return False
+    held = parts[tp] = held.copy()
     if token.fresh:
         held.unsettled = 0
     return True

@@ -13,11 +13,13 @@ class LoadedModel(Protocol):
     #: sha256 (hex) over weights, labels, pre- and post-processing and calibration.
     digest: str
     declared: str | None
-    #: May `infer` be called on the event loop, once it is known to take a fraction of a millisecond?
-    on_loop: bool
 
     def infer(self, inputs: Sequence[object]) -> list[object]:
-        """Return one result per input, in order.  Blocking, thread-safe; called off the event loop."""
+        """Return one result per input, in order.  Blocking, thread-safe, called off the event loop.
+
+        A model with a true attribute ``on_loop`` is called on it once it is known to take a fraction of a
+        millisecond.
+        """
         ...
 
     def close(self) -> None:

@@ -46,6 +46,7 @@ class Gather:
         self._seen = 0
         self._ticking = False
         self._busy = False
+        self._on_loop = bool(getattr(model, "on_loop", False))
         self._each_ms = _UNKNOWN_MS
         #: Set by whoever runs the handlers: is somebody about to call who has not begun yet?
         self.coming: Callable[[], bool] = _perhaps
@@ -94,7 +95,7 @@ class Gather:
             return
         self.sizes[len(batch)] = self.sizes.get(len(batch), 0) + 1
         inputs = [value for value, _ in batch]
-        if self.model.on_loop and self._each_ms * len(batch) <= QUICK_MS_MAX:
+        if self._on_loop and self._each_ms * len(batch) <= QUICK_MS_MAX:
             self._give(batch, self._timed(inputs))
             return
         self._busy = True

@@ -56,6 +56,7 @@ class Pipeline:
         self._admission = Admission(journal, world.chance, known_types)
         self._stamps = self._admission.stamps
         self._lines = Lines()
+        self.coming = self._lines.waiting
         #: Events that wait by what is noted, but not committed yet, counted by key.
         self._waits: dict[str, int] = {}
         self.slots: set[Slot] = set()
@@ -66,16 +67,13 @@ class Pipeline:
         self._caller = Caller(journal, self._loop, self._stamps)
         #: What handlers see of context variables: nothing that another handler has set.
         self._context = contextvars.copy_context()
-        self._ramping = False
-        self._stopped = False
+        self._ramping = self._stopped = False
 
     # --- from a batch to lines ----------------------------------------------------------------
 
     async def start(self, plan: Plan, batch: Batch, gather: Gather | None) -> Flight:
         """Admit the events of a batch and let the walkers have them."""
         flight = self.flight(plan, batch, gather)
-        if gather is not None:
-            gather.coming = self._lines.waiting
         heads = self._admission.heads(flight)
         await self._admission.learn(plan, heads)
         with self._lock:

@@ -238,6 +238,8 @@ class Server:
             batch, serving = self._claimed[0]
             if self._quiet.aloft and (batch.alone or self._quiet.lone):
                 break
+            if serving.gather is not None:
+                serving.gather.coming = self.pipeline.coming
             self._flights.append(await self.pipeline.start(serving.plan, batch, serving.gather))
             self._quiet.aloft += 1
             self._quiet.lone = batch.alone
