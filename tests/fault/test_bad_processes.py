@@ -184,6 +184,9 @@ async def test_a_process_that_is_stopped_past_its_lease_does_no_harm(stage: Stag
     await given(stage, *[Job(name=str(n), ms=300) for n in range(20)])
     stopped = stage.worker()
     stage.until(lambda: len(stage.calls()) == 20, "all are begun")
+    # A process that is stopped inside a transaction would hold up all others until it goes on.
+    opened = "SELECT count(*) FROM open WHERE state = 'running'"
+    stage.until(lambda: stage.look.one(opened) == 20, "and noted one by one: nothing is to be written")
     stopped.send(signal.SIGSTOP)
     other = stage.start("worker", app="jobs", hasty=True)
     stage.until_idle(20)
