@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.journal.connection import filesystem_of
+from headrace.journal.file import filesystem_of
 
 ROOT = Path(__file__).resolve().parents[1]
 #: A file there never meets a disk, so that a flush costs nothing.

@@ -21,7 +21,7 @@ from tests.fault.conftest import PATIENCE_S, ROOT, Stage
 
 from headrace import App, Event, RetryPolicy, errors
 from headrace.app import World
-from headrace.journal.connection import filesystem_of
+from headrace.journal.file import filesystem_of
 from headrace.settings import Settings
 from headrace.testing import ManualClock, drain
 
@@ -180,7 +180,7 @@ async def test_a_network_file_system_is_refused(
     mounts.write_text(f"23 22 0:20 / {tmp_path} rw - {kind} server:/x rw\n", "utf-8")
     (tmp_path / "data").mkdir()
     made = lambda folder: filesystem_of(folder, str(mounts))  # noqa: E731 - the real function on a made file
-    monkeypatch.setattr("headrace.journal.connection.filesystem_of", made)
+    monkeypatch.setattr("headrace.journal.file.filesystem_of", made)
     with pytest.raises(errors.JournalOnNetwork) as caught:
         await app_of(tmp_path / "data" / "file.db").open()
     assert kind in str(caught.value)

@@ -72,14 +72,18 @@ class Appender:
 
     async def _commit(self, group: list[tuple[Unit, asyncio.Future[list[Receipt]]]]) -> None:
         units = [unit for unit, _ in group]
+
+        def alone(_: object) -> bool:
+            return len(group) == 1 and not self._queue
+
         topics = {event.place >> 10 for unit in units for event in unit}
         results: Sequence[list[Receipt] | BaseException]
         try:
             try:
-                results = await self._db.write(lambda: self._write_plain(units), tell=topics)
+                results = await self._db.write(lambda: self._write_plain(units), tell=topics, quiet=alone)
             except (_NotPlain, apsw.ConstraintError):
                 results = await self._db.write(
-                    lambda: [self._write_careful(unit) for unit in units], tell=topics
+                    lambda: [self._write_careful(unit) for unit in units], tell=topics, quiet=alone
                 )
         except BaseException as fault:
             if not isinstance(fault, Exception):

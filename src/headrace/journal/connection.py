@@ -1,14 +1,13 @@
-"""One SQLite file: opened with care, written in short transactions, checkpointed beside the work."""
+"""One SQLite file, written in short transactions that are flushed after the lock is let go."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import re
 import stat
-from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from itertools import count
@@ -19,14 +18,36 @@ import apsw
 
 from headrace import errors
 from headrace.journal.disk import Checkpointer, Flusher
+from headrace.journal.file import MEMORY, mapped, open_file, prepare, translated
 from headrace.journal.notify import Notifier
-from headrace.journal.queries import load, read
+from headrace.journal.queries import load
 from headrace.ports import Chance, Clock, Faults
 
 T = TypeVar("T")
 #: Whom a commit concerns: everybody, nobody, or who waits for events of these topics.
 Tell = bool | Collection[int]
 ALL: Tell = True
+_log = logging.getLogger("headrace.journal")
+
+#: How long a call waits for another process that writes, before it gives up with `JournalBusy`.
+BUSY_WAIT_S_MAX = 30.0
+#: While another process writes, the lock is tried again after a jittered wait (measured: p99 14-20 ms beside
+#: a saturated writer, against 34 ms with SQLite's own busy handler).  The first few waits block the thread:
+#: a commit holds the lock for 0.1 to 0.5 ms, and the event loop cannot wait for less than 1 ms (epoll).
+BUSY_NAP_S_MIN, BUSY_NAP_S_MAX = 0.00005, 0.0003
+BUSY_NAPS_MAX = 12
+BUSY_SLEEP_S_MAX = 0.002
+#: WAL pages of 4 KiB after which a checkpoint runs beside the work, and after which it runs in its way.  The
+#: same few pages are written again and again: at 1,500 there are three a second at 500 events a second, each
+#: with flushes of its own, and the p95 of latency is a quarter higher (measured).
+WAL_PAGES_SOFT, WAL_PAGES_HARD = 6_000, 12_000
+#: 64 MiB: as large as the WAL is left on disk (journal_size_limit).  Above it something is wrong, and is told
+#: once a minute; a checkpoint that a reader holds up is not repeated at every commit.
+WAL_PAGES_WARN = 16_384
+WARN_NS_MIN = 60_000_000_000
+CHECKPOINT_NS_MIN = 100_000_000
+#: Rows per multi-row INSERT: binding costs less than stepping.
+_CHUNKS = (100, 64, 32, 16, 8, 4, 2, 1)
 
 
 class Disk(Enum):
@@ -38,43 +59,6 @@ class Disk(Enum):
     SOON = "soon"
     #: Together with a later commit.
     LATER = "later"
-
-
-_log = logging.getLogger("headrace.journal")
-
-#: "HDRC" in ASCII, in the header of the file.
-APPLICATION_ID = 0x48445243
-SCHEMA = 1
-MEMORY = ":memory:"
-#: How long a call waits for another process that writes, before it gives up with `JournalBusy`.
-BUSY_WAIT_S_MAX = 30.0
-#: While another process writes, the lock is tried again after a jittered wait (measured: p99 14-20 ms beside
-#: a saturated writer, against 34 ms with SQLite's own busy handler).  The first few waits block the thread:
-#: a commit holds the lock for 0.1 to 0.5 ms, and the event loop cannot wait for less than 1 ms (epoll).
-BUSY_NAP_S_MIN, BUSY_NAP_S_MAX = 0.00005, 0.0003
-BUSY_NAPS_MAX = 12
-BUSY_SLEEP_S_MAX = 0.002
-#: WAL pages of 4 KiB after which a checkpoint runs beside the work, and after which it runs in its way.
-WAL_PAGES_SOFT, WAL_PAGES_HARD = 1_500, 8_000
-#: 64 MiB: as large as the WAL is left on disk (journal_size_limit).  Above it something is wrong, and is told
-#: once a minute; a checkpoint that a reader holds up is not repeated at every commit.
-WAL_PAGES_WARN = 16_384
-WARN_NS_MIN = 60_000_000_000
-CHECKPOINT_NS_MIN = 100_000_000
-#: Rows per multi-row INSERT: binding costs less than stepping.
-_CHUNKS = (100, 64, 32, 16, 8, 4, 2, 1)
-_PRAGMAS = (
-    "journal_size_limit=67108864",
-    "cache_size=-65536",
-    "temp_store=MEMORY",
-    "foreign_keys=OFF",
-    "trusted_schema=OFF",
-    "mmap_size=0",
-    "wal_autocheckpoint=0",
-)
-_NETWORK = ("nfs", "cifs", "smb", "9p", "fuse", "virtiofs", "afs", "ceph", "gluster", "lustre")
-#: SQLite versions without the WAL-reset fault, in which a checkpoint beside a writer could lose a commit.
-_SAFE = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
 
 
 class Connection:
@@ -102,7 +86,7 @@ class Connection:
             # at every call (measured: a tenth of a busy worker's time).
             self._db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             self.ex = self._db.execute
-            _prepare(self._db, path, clock)
+            prepare(self._db, path, clock)
             self.ex("PRAGMA synchronous=NORMAL")
             self.ex("PRAGMA busy_timeout=0")
         if not self.memory:
@@ -110,7 +94,7 @@ class Connection:
             self._checkpointer = Checkpointer(path)
             self._notifier = Notifier(f"{path}-notify", stat.S_IMODE(Path(path).stat().st_mode))
             if self._durable:
-                self._flusher = Flusher(path, self._notifier.flushed)
+                self._flusher = Flusher(path, clock, self._notifier.flushed)
 
     @property
     def notify_path(self) -> str | None:
@@ -157,11 +141,19 @@ class Connection:
         if os.getpid() != self._pid:
             raise errors.JournalForked(path=self.path, opened_pid=self._pid, pid=os.getpid())
 
-    async def write(self, work: Callable[[], T], *, disk: Disk = Disk.NOW, tell: Tell = True) -> T:
+    async def write(
+        self,
+        work: Callable[[], T],
+        *,
+        disk: Disk = Disk.NOW,
+        tell: Tell = True,
+        quiet: Callable[[T], bool] = lambda _: False,
+    ) -> T:
         """Run ``work`` inside one transaction and commit it; all or nothing.
 
         Waits, without blocking the loop, while another process writes.  ``tell`` says who wakes: consumers
-        at once, those who tell people when it is on disk.
+        at once, those who tell people when it is on disk.  ``quiet`` says whether nothing else wants the
+        loop: a quick disk is then flushed on it, without the way to a thread and back.
         """
         result = await self._commit(work)
         if tell:
@@ -171,6 +163,10 @@ class Connection:
         if self._flusher is None:
             if tell and self._notifier is not None:
                 self._notifier.flushed()
+        elif disk is not Disk.LATER and self._flusher.quick() and quiet(result):
+            self._flusher.flush(tell=bool(tell))
+            if self._flusher.fault is not None and disk is Disk.NOW:
+                raise self._not_kept(self._flusher.fault)
         elif disk is Disk.NOW:
             flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._flusher.ask(tell=bool(tell), then=partial(self._flushed, flushed))
@@ -266,132 +262,3 @@ class Connection:
 
 def _nothing(tell: Tell) -> None:
     pass
-
-
-def open_file(path: str, *, read_only: bool = False) -> apsw.Connection:
-    """Open a SQLite file with the settings of the journal; refuses network file systems."""
-    if path == MEMORY:
-        return apsw.Connection(path, statementcachesize=256)
-    folder = Path(path).resolve().parent
-    if not folder.is_dir():
-        raise errors.JournalUnavailable(f"The folder {folder} does not exist.", path=path)
-    filesystem = filesystem_of(folder)
-    if filesystem.startswith(_NETWORK):
-        raise errors.JournalOnNetwork(path=path, filesystem=filesystem)
-    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    db = apsw.Connection(path, flags=flags, statementcachesize=256)
-    db.set_busy_timeout(5_000)  # while opening only: several processes may create the file at once
-    return db
-
-
-#: How spaces, tabs, line ends and backslashes stand in mountinfo.
-_OCTAL = re.compile(r"\\([0-7]{3})")
-
-
-def filesystem_of(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
-    """Return the type of the file system of a folder, or an empty string where it is not known."""
-    try:
-        lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    best, kind = -1, ""
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), left.split(" ")[4])
-        if folder.is_relative_to(point) and len(point) >= best:
-            best, kind = len(point), right.split(" ")[0]
-    return kind
-
-
-def _prepare(db: apsw.Connection, path: str, clock: Clock) -> None:
-    if not safe_version(apsw.sqlite_lib_version()):
-        raise errors.JournalUnavailable(
-            f"SQLite {apsw.sqlite_lib_version()} can lose commits.", path=path, hint="pip install -U apsw"
-        )
-    found = check_ours(db, path)
-    if db.readonly("main"):
-        raise errors.JournalReadOnly(path=path)
-    for pragma in _PRAGMAS:
-        db.execute(f"PRAGMA {pragma}").fetchall()
-    if path != MEMORY:
-        _set_wal(db, clock)
-    if found < SCHEMA:
-        _create(db, path, clock)
-
-
-def safe_version(text: str) -> bool:
-    """Return whether a SQLite version is free of the WAL-reset fault (sqlite.org/wal.html)."""
-    version = tuple(int(part) for part in text.split(".")[:3])
-    return version >= _SAFE[0] or any(version[:2] == safe[:2] and version >= safe for safe in _SAFE[1:])
-
-
-def check_ours(db: apsw.Connection, path: str) -> int:
-    """Return the schema number of a journal, 0 of an empty file; refuses anything else."""
-    try:
-        # The identity last: another process may create the journal in between, and sets it in one
-        # transaction with the rest, so what is still 0 then was 0 before.
-        names = ("schema_version", "user_version", "application_id")
-        found: list[Any] = [db.execute(f"PRAGMA {name}").fetchall()[0][0] for name in names]
-    except apsw.NotADBError:
-        raise errors.JournalForeign(path=path) from None
-    tables, schema, identity = found
-    if identity != APPLICATION_ID and (identity or schema or tables):
-        raise errors.JournalForeign(path=path)
-    if schema > SCHEMA:
-        raise errors.JournalNewer(path=path, found=schema, known=SCHEMA)
-    return int(schema)
-
-
-def _set_wal(db: apsw.Connection, clock: Clock) -> None:
-    """Switch to WAL; SQLite does not wait for others here by itself."""
-    for _ in range(200):  # with 25 ms naps: five seconds, as the busy time-out
-        with suppress(apsw.BusyError):
-            db.execute("PRAGMA journal_mode=WAL").fetchall()
-            return
-        clock.nap(0.025)
-    db.execute("PRAGMA journal_mode=WAL").fetchall()
-
-
-def _create(db: apsw.Connection, path: str, clock: Clock) -> None:
-    queries = load("queries.sql")
-    db.execute(queries.begin)
-    try:
-        if check_ours(db, path) == 0:  # nobody was quicker
-            db.execute(read("schema.sql"))
-            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version={SCHEMA}")
-            db.execute(queries.meta_set, ("created_us", clock.wall_us()))
-        db.execute(queries.commit)
-    except BaseException:
-        if db.in_transaction:
-            db.execute(queries.rollback)
-        raise
-
-
-def translated(fault: apsw.Error, path: str) -> errors.JournalError:
-    """Return the coded error for one of SQLite."""
-    kinds: tuple[tuple[type[apsw.Error], type[errors.JournalError]], ...] = (
-        (apsw.FullError, errors.DiskFull),
-        (apsw.ReadOnlyError, errors.JournalReadOnly),
-        (apsw.NotADBError, errors.JournalForeign),
-        (apsw.ConnectionClosedError, errors.JournalClosed),
-    )
-    for theirs, ours in kinds:
-        if isinstance(fault, theirs):
-            return ours(path=path)
-    if isinstance(fault, apsw.CantOpenError) and not os.access(Path(path).resolve().parent, os.W_OK):
-        return errors.JournalReadOnly(path=path)  # the -wal and -shm beside the file cannot be made
-    if isinstance(fault, (apsw.CorruptError, apsw.ConstraintError)):
-        return errors.JournalCorrupt(path=path, problem=str(fault))
-    if isinstance(fault, apsw.BusyError):
-        return errors.JournalBusy(path=path, waited_s="?")
-    return errors.JournalUnavailable(str(fault), path=path)
-
-
-@contextmanager
-def mapped(path: str) -> Generator[None]:
-    """Turn SQLite's errors into coded ones."""
-    try:
-        yield
-    except apsw.Error as fault:
-        raise translated(fault, path) from fault

@@ -13,10 +13,12 @@ from typing import TypeVar
 import apsw
 
 from headrace import errors
-from headrace.journal.connection import Connection, Disk, Tell, mapped
+from headrace.journal.connection import Connection, Disk, Tell
+from headrace.journal.file import mapped
 from headrace.journal.held import Held, Open
 from headrace.journal.scan import Found, Scan
 from headrace.journal.settle import Token, conflicts, key_of, put_open, topics_of, without, write_outcome
+from headrace.journal.takeover import load_open, take_over
 from headrace.journal.versions import Versions
 from headrace.ports import Attempt, Batch, OpenState, Outcome, Row, Settled, Subscription, VersionInfo
 
@@ -98,7 +100,9 @@ class SqliteConsumer:
         ]
         if wanted:
             taken = await self._db.write(
-                lambda: [self._take_over(tp) for tp in wanted], disk=Disk.SOON, tell=False
+                lambda: [take_over(self._db, self._sub, self._worker, tp) for tp in wanted],
+                disk=Disk.SOON,
+                tell=False,
             )
             self._db.faults.at("balance.committed")
             for held in taken:
@@ -106,42 +110,12 @@ class SqliteConsumer:
                     self._parts[held.tp] = held
                     self._scan.behind.add(held.tp)
 
-    def _take_over(self, tp: int) -> Held | None:
-        """Become the owner of a partition; what a dead owner had in hand becomes a suspect."""
-        boot, now = self._now()
-        found = self._db.row(self._queries.position_take, (self._worker, self._sub, tp, boot, now))
-        if found is None:
-            return None
-        epoch, high, claimed_after, version = found
-        if claimed_after < high:
-            self._db.ex(self._queries.open_recover_range, (self._sub, tp, claimed_after, high))
-        self._db.ex(self._queries.open_recover_running, (self._sub, tp))
-        self._db.ex(self._queries.position_recover, (self._sub, tp))
-        self._db.faults.at("balance.taken")
-        held = Held(tp, epoch, high, version, high)
-        for entry in self._load_open(tp):
-            held.add(entry)
-        return held
-
-    def _load_open(self, tp: int) -> list[Open]:
-        now_us, now_ns = self._db.clock.wall_us(), self._db.clock.boot_ns()
-        found: list[Open] = []
-        for seq, state, attempts, crashes, generation, due_us, noted_us, told, head in self._db.rows(
-            self._queries.open_load, (self._sub, tp)
-        ):
-            # Where the wall clock was set back the wait starts anew: it is never longer than it was meant.
-            wait_us = max(0, due_us - max(now_us, noted_us))
-            due_ns = now_ns + wait_us * 1000
-            attempt = Attempt(attempts, crashes, generation, tuple(json.loads(told)))
-            found.append(Open(seq, OpenState(state), attempt, due_ns, key_of(head)))
-        return found
-
     def _see_redriven(self) -> None:
         """Learn of events that another process made waiting again."""
         for tp, seq in self._db.rows(self._queries.open_redriven, (self._sub,)):
             held = self._parts.get(tp)
             if held is not None and seq not in held.open:
-                for entry in self._load_open(tp):
+                for entry in load_open(self._db, self._sub, tp):
                     if entry.seq not in held.open:
                         held.add(entry)
 
@@ -325,12 +299,12 @@ class SqliteConsumer:
 
     async def settle(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int = 0) -> list[Settled]:
         """Commit outcomes and claim the next batch, in one transaction and with one flush."""
-        tell = topics_of(parts)
+        settle = partial(self._transact, tell=topics_of(parts), quiet=_nothing_follows)
         try:
-            settled = await self._transact(partial(self._settle, parts, limit, careful=False), tell=tell)
+            settled = await settle(partial(self._settle, parts, limit, careful=False))
         except apsw.ConstraintError:
             with mapped(self._db.path):  # what is still refused is no id that was taken
-                settled = await self._transact(partial(self._settle, parts, limit, careful=True), tell=tell)
+                settled = await settle(partial(self._settle, parts, limit, careful=True))
         self._db.faults.at("settle.committed")
         for batch, _ in parts:
             batch.token.fresh = False
@@ -352,7 +326,14 @@ class SqliteConsumer:
                 settled[-1] = settled[-1]._replace(next=self._claim(limit, parts[-1][0].version))
         return settled
 
-    async def _transact(self, work: Callable[[], T], *, disk: Disk = Disk.SOON, tell: Tell = True) -> T:
+    async def _transact(
+        self,
+        work: Callable[[], T],
+        *,
+        disk: Disk = Disk.SOON,
+        tell: Tell,
+        quiet: Callable[[T], bool] = lambda _: False,
+    ) -> T:
         """Write, and go back to what was known before when the transaction fails."""
         parts, mark = self._parts, self._scan.mark()
 
@@ -363,7 +344,7 @@ class SqliteConsumer:
             return work()
 
         try:
-            return await self._db.write(attempt, disk=disk, tell=tell)
+            return await self._db.write(attempt, disk=disk, tell=tell, quiet=quiet)
         except BaseException:
             self._parts = parts
             self._scan.back(mark)
@@ -386,6 +367,10 @@ class SqliteConsumer:
         """Have `wait` return."""
         self._woken.set()
 
+    def more(self) -> bool:
+        """Return whether there may be events that were not looked at, or that may run by now."""
+        return not self._scan.seen_all or bool(self._scan.behind) or self._anything_due()
+
     def hear(self, tell: Tell) -> None:
         """Take note of a commit: of one that may have added events to the given topics, or to any."""
         if tell is True or (tell and self._subscription.topic.id in tell):
@@ -396,3 +381,7 @@ class SqliteConsumer:
         """Return when the earliest waiting event may run, on the boot clock."""
         due = [held.next_due_ns() for held in self._parts.values() if held.waiting]
         return min((one for one in due if one is not None), default=None)
+
+
+def _nothing_follows(settled: list[Settled]) -> bool:
+    return settled[-1].next is None

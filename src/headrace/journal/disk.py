@@ -13,9 +13,15 @@ from typing import NamedTuple
 import apsw
 
 from headrace.journal.queries import load
+from headrace.ports import Clock
 
 #: Called on the event loop with what went wrong, if it did.
 Then = Callable[[OSError | None], None]
+#: A disk that flushes in no longer is flushed on the loop when nothing else wants it.
+QUICK_MS_MAX = 0.5
+#: What a flush takes is a maximum that decays by this much a flush: 10 ms are forgotten after 150 of them.
+FORGET = 0.98
+_UNKNOWN_MS = 10.0
 _to_disk = getattr(os, "fdatasync", os.fsync)
 
 
@@ -33,8 +39,9 @@ class Flusher:
     the lock is let go, before anybody is told.  It is written in order, so a flush covers all before it.
     """
 
-    def __init__(self, path: str, tell_others: Callable[[], None]) -> None:
-        self._tell_others = tell_others
+    def __init__(self, path: str, clock: Clock, tell_others: Callable[[], None]) -> None:
+        self._clock, self._tell_others = clock, tell_others
+        self._ms = _UNKNOWN_MS
         # SQLite locks the database and the -shm; a further descriptor of the -wal cannot release a lock.
         self._fd = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
         #: Requests to flush; ``None`` = stop.
@@ -48,6 +55,10 @@ class Flusher:
         """Have what is committed flushed, and other processes told if that ends well."""
         self._wanted.put(_Request(tell, then and asyncio.get_running_loop(), then))
 
+    def quick(self) -> bool:
+        """Return whether a flush is expected to take no longer than the way to the thread and back."""
+        return self._ms <= QUICK_MS_MAX and self._wanted.empty()
+
     def _run(self) -> None:
         going = True
         while going:
@@ -57,20 +68,23 @@ class Flusher:
                     wanted.append(self._wanted.get_nowait())
             going = None not in wanted
             asked = [one for one in wanted if one is not None]
-            self._flush()
-            if self.fault is None and any(one.tell for one in asked):
-                self._tell_others()  # from here: the loop may be busy
+            self.flush(tell=any(one.tell for one in asked))  # tells from here: the loop may be busy
             for loop in {one.loop for one in asked if one.loop is not None}:
                 thens = [one.then for one in asked if one.then is not None and one.loop is loop]
                 with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                     loop.call_soon_threadsafe(_call, thens, self.fault)
 
-    def _flush(self) -> None:
+    def flush(self, *, tell: bool) -> None:
+        """Flush in this thread, and tell other processes if that ends well."""
+        began = self._clock.boot_ns()
         try:
             _to_disk(self._fd)
         except OSError as fault:
             # A second try may report success for what the first has lost, so its success does not count.
             self.fault = self.fault or fault
+        self._ms = max((self._clock.boot_ns() - began) / 1e6, self._ms * FORGET)
+        if tell and self.fault is None:
+            self._tell_others()
 
     def close(self) -> None:
         """Flush what is left and stop the thread."""

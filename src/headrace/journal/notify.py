@@ -1,7 +1,8 @@
 """Tells other processes of a commit, by a file that they watch.
 
-A commit writes one byte into it: workers look at once, for what they make of an unflushed event is flushed
-after it.  When the commit is on disk the file's times are set: only then those look who tell people.
+After a commit it is read: workers look at once, for what they make of an unflushed event is flushed after
+it.  When the commit is on disk it is opened: only then those look who tell people.  Neither changes the file:
+a write would now and then wait for the file system's own journal (measured: p95 0.5 ms).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-_IN_MODIFY, _IN_ATTRIB = 0x2, 0x4
+_IN_ACCESS, _IN_OPEN = 0x1, 0x20
 _IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 #: Without inotify (macOS) a waiting process looks this often; with it, this seldom, as a net below.
 POLL_MS = 5
@@ -25,22 +26,24 @@ class Notifier:
 
     def __init__(self, path: str, mode: int) -> None:
         """Open the file, or make it for whoever may use the journal (``mode``)."""
+        self._path = path
         self._fd = -1  # of another user: the watchers' net catches what is missed
         with suppress(OSError):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+            os.pwrite(self._fd, b"x", 0)
 
     def committed(self) -> None:
-        """Wake who wants to know of commits.  The file stays one byte long.
+        """Wake who wants to know of commits.
 
-        Runs after a commit, so it must not fail: on a full disk the watchers' net catches what is missed.
+        Runs after a commit, so it must not fail: the watchers' net catches what is missed.
         """
         with suppress(OSError):
-            os.pwrite(self._fd, b"x", 0)
+            os.pread(self._fd, 1, 0)
 
     def flushed(self) -> None:
         """Wake who wants to know of what is on disk; may run in any thread."""
         with suppress(OSError):
-            os.utime(self._fd)
+            os.close(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
 
     def close(self) -> None:
         """Close the file."""
@@ -59,7 +62,7 @@ class Watch:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._wake = wake
-        self._fd = -1 if polling else _inotify(path, _IN_ATTRIB if flushed else _IN_MODIFY)
+        self._fd = -1 if polling else _inotify(path, _IN_OPEN if flushed else _IN_ACCESS)
         self.interval_ms = POLL_MS if self._fd < 0 else NET_MS
         if self._fd >= 0:
             self._loop.add_reader(self._fd, self._readable)

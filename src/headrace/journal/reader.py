@@ -13,7 +13,8 @@ from headrace import errors
 from headrace.codec.head import decode_head, decode_stamp
 from headrace.event.envelope import Envelope, Head, Place, Stamp, envelope_of
 from headrace.event.lineage import text_of
-from headrace.journal.connection import MEMORY, Connection, check_ours, mapped, open_file
+from headrace.journal.connection import Connection
+from headrace.journal.file import MEMORY, check_ours, mapped, open_file
 from headrace.journal.queries import load
 
 #: Rows of one query; nothing holds a read transaction open between two pages.

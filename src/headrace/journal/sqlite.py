@@ -14,8 +14,9 @@ from headrace.codec.head import decode_head, decode_stamp, encode_stamp
 from headrace.event.contract import NAME
 from headrace.event.envelope import Stamp
 from headrace.journal.append import Appender, event_row
-from headrace.journal.connection import ALL, Connection, Tell, mapped
+from headrace.journal.connection import ALL, Connection, Tell
 from headrace.journal.consumer import SqliteConsumer
+from headrace.journal.file import mapped
 from headrace.journal.notify import Watch
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader

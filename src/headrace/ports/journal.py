@@ -51,6 +51,10 @@ class Consumer(Protocol):
         """Have `wait` return."""
         ...
 
+    def more(self) -> bool:
+        """Return whether `take` may find something at once, as far as is known without looking."""
+        ...
+
     def next_due_ns(self) -> int | None:
         """Return when the earliest waiting event may run (boot clock), or ``None``."""
         ...

@@ -115,8 +115,8 @@ class Server:
                 outage_s = min(OUTAGE_S_MAX, outage_s * 2 or OUTAGE_S_MIN)
                 await self._clock.sleep(outage_s)
                 continue
-            if not progressed:
-                await self.consumer.wait(self._patience_s())
+            if not (progressed and self.consumer.more()):
+                await self.consumer.wait(self._patience_s())  # not at all when it was woken meanwhile
 
     def stop(self) -> None:
         """Ask the loop to end."""

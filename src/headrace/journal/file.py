@@ -1,0 +1,163 @@
+"""The SQLite file itself: opened with care, made when it is new, its errors turned into coded ones."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from headrace import errors
+from headrace.journal.queries import load, read
+from headrace.ports import Clock
+
+#: "HDRC" in ASCII, in the header of the file.
+APPLICATION_ID = 0x48445243
+SCHEMA = 1
+MEMORY = ":memory:"
+_PRAGMAS = (
+    "journal_size_limit=67108864",
+    "cache_size=-65536",
+    "temp_store=MEMORY",
+    "foreign_keys=OFF",
+    "trusted_schema=OFF",
+    "mmap_size=0",
+    "wal_autocheckpoint=0",
+)
+_NETWORK = ("nfs", "cifs", "smb", "9p", "fuse", "virtiofs", "afs", "ceph", "gluster", "lustre")
+#: SQLite versions without the WAL-reset fault, in which a checkpoint beside a writer could lose a commit.
+_SAFE = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
+
+
+def open_file(path: str, *, read_only: bool = False) -> apsw.Connection:
+    """Open a SQLite file with the settings of the journal; refuses network file systems."""
+    if path == MEMORY:
+        return apsw.Connection(path, statementcachesize=256)
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        raise errors.JournalUnavailable(f"The folder {folder} does not exist.", path=path)
+    filesystem = filesystem_of(folder)
+    if filesystem.startswith(_NETWORK):
+        raise errors.JournalOnNetwork(path=path, filesystem=filesystem)
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    db = apsw.Connection(path, flags=flags, statementcachesize=256)
+    db.set_busy_timeout(5_000)  # while opening only: several processes may create the file at once
+    return db
+
+
+#: How spaces, tabs, line ends and backslashes stand in mountinfo.
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def filesystem_of(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
+    """Return the type of the file system of a folder, or an empty string where it is not known."""
+    try:
+        lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = -1, ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), left.split(" ")[4])
+        if folder.is_relative_to(point) and len(point) >= best:
+            best, kind = len(point), right.split(" ")[0]
+    return kind
+
+
+def prepare(db: apsw.Connection, path: str, clock: Clock) -> None:
+    """Check that the file is a journal, of a schema that is known, and set it up; make it when it is new."""
+    if not safe_version(apsw.sqlite_lib_version()):
+        raise errors.JournalUnavailable(
+            f"SQLite {apsw.sqlite_lib_version()} can lose commits.", path=path, hint="pip install -U apsw"
+        )
+    found = check_ours(db, path)
+    if db.readonly("main"):
+        raise errors.JournalReadOnly(path=path)
+    for pragma in _PRAGMAS:
+        db.execute(f"PRAGMA {pragma}").fetchall()
+    if path != MEMORY:
+        _set_wal(db, clock)
+    if found < SCHEMA:
+        _create(db, path, clock)
+
+
+def safe_version(text: str) -> bool:
+    """Return whether a SQLite version is free of the WAL-reset fault (sqlite.org/wal.html)."""
+    version = tuple(int(part) for part in text.split(".")[:3])
+    return version >= _SAFE[0] or any(version[:2] == safe[:2] and version >= safe for safe in _SAFE[1:])
+
+
+def check_ours(db: apsw.Connection, path: str) -> int:
+    """Return the schema number of a journal, 0 of an empty file; refuses anything else."""
+    try:
+        # The identity last: another process may create the journal in between, and sets it in one
+        # transaction with the rest, so what is still 0 then was 0 before.
+        names = ("schema_version", "user_version", "application_id")
+        found: list[Any] = [db.execute(f"PRAGMA {name}").fetchall()[0][0] for name in names]
+    except apsw.NotADBError:
+        raise errors.JournalForeign(path=path) from None
+    tables, schema, identity = found
+    if identity != APPLICATION_ID and (identity or schema or tables):
+        raise errors.JournalForeign(path=path)
+    if schema > SCHEMA:
+        raise errors.JournalNewer(path=path, found=schema, known=SCHEMA)
+    return int(schema)
+
+
+def _set_wal(db: apsw.Connection, clock: Clock) -> None:
+    """Switch to WAL; SQLite does not wait for others here by itself."""
+    for _ in range(200):  # with 25 ms naps: five seconds, as the busy time-out
+        with suppress(apsw.BusyError):
+            db.execute("PRAGMA journal_mode=WAL").fetchall()
+            return
+        clock.nap(0.025)
+    db.execute("PRAGMA journal_mode=WAL").fetchall()
+
+
+def _create(db: apsw.Connection, path: str, clock: Clock) -> None:
+    queries = load("queries.sql")
+    db.execute(queries.begin)
+    try:
+        if check_ours(db, path) == 0:  # nobody was quicker
+            db.execute(read("schema.sql"))
+            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version={SCHEMA}")
+            db.execute(queries.meta_set, ("created_us", clock.wall_us()))
+        db.execute(queries.commit)
+    except BaseException:
+        if db.in_transaction:
+            db.execute(queries.rollback)
+        raise
+
+
+def translated(fault: apsw.Error, path: str) -> errors.JournalError:
+    """Return the coded error for one of SQLite."""
+    kinds: tuple[tuple[type[apsw.Error], type[errors.JournalError]], ...] = (
+        (apsw.FullError, errors.DiskFull),
+        (apsw.ReadOnlyError, errors.JournalReadOnly),
+        (apsw.NotADBError, errors.JournalForeign),
+        (apsw.ConnectionClosedError, errors.JournalClosed),
+    )
+    for theirs, ours in kinds:
+        if isinstance(fault, theirs):
+            return ours(path=path)
+    if isinstance(fault, apsw.CantOpenError) and not os.access(Path(path).resolve().parent, os.W_OK):
+        return errors.JournalReadOnly(path=path)  # the -wal and -shm beside the file cannot be made
+    if isinstance(fault, (apsw.CorruptError, apsw.ConstraintError)):
+        return errors.JournalCorrupt(path=path, problem=str(fault))
+    if isinstance(fault, apsw.BusyError):
+        return errors.JournalBusy(path=path, waited_s="?")
+    return errors.JournalUnavailable(str(fault), path=path)
+
+
+@contextmanager
+def mapped(path: str) -> Generator[None]:
+    """Turn SQLite's errors into coded ones."""
+    try:
+        yield
+    except apsw.Error as fault:
+        raise translated(fault, path) from fault
