@@ -284,3 +284,93 @@ def test_a_plain_handler_asks_from_its_thread() -> None:
         assert ask.confidence == 0.5
 
     run(main)
+
+
+class Quick(Recorder):
+    """A model that may be called on the loop; notes where it is called, and takes as long as it is told."""
+
+    on_loop = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[int] = []
+        self.takes_s = self.now_s = 0.0
+
+    def infer(self, inputs: Sequence[object]) -> list[object]:
+        self.threads.append(threading.get_ident())
+        self.now_s += self.takes_s
+        return super().infer(inputs)
+
+    def gather(self, threads: Executor) -> Gather:
+        """Return a gatherer that measures by this model's own time."""
+        found = Gather(self, threads)
+        found._now = lambda: self.now_s
+        return found
+
+
+async def warm(gather: Gather) -> None:
+    """Call a model until it is known to be quick."""
+    for n in range(400):
+        await gather(n)
+
+
+def test_a_quick_model_is_called_on_the_loop() -> None:
+    """Once it is known to take no longer than the way to a thread; a batch that would take longer is not."""
+
+    async def main(threads: Executor) -> None:
+        model, here = Quick(), threading.get_ident()
+        gather = model.gather(threads)
+        assert await gather(1) == 2
+        assert model.threads[0] != here, "nothing is known of it yet"
+        await warm(gather)
+        assert model.threads[-1] == here
+        model.takes_s = 0.02
+        assert await gather(4) == 8
+        assert model.threads[-1] == here
+        assert await gather(5) == 10
+        assert model.threads[-1] != here, "one slow batch is enough"
+
+    run(main)
+
+
+def test_a_model_that_does_not_allow_it_is_never_called_on_the_loop() -> None:
+    """It may wait for something, or run a loop of its own."""
+
+    async def main(threads: Executor) -> None:
+        model = Quick()
+        model.on_loop = False
+        await warm(model.gather(threads))
+        assert threading.get_ident() not in model.threads
+
+    run(main)
+
+
+def test_an_input_that_is_refused_on_the_loop_fails_alone() -> None:
+    """As it does in a thread."""
+
+    async def main(threads: Executor) -> None:
+        model = Quick()
+        gather = model.gather(threads)
+        await warm(gather)
+        model._answer = refuse(7)
+        found = await asyncio.gather(*(gather(n) for n in (6, 7, 8)), return_exceptions=True)
+        assert found[0] == 12
+        assert isinstance(found[1], errors.InputRefused)
+        assert found[2] == 16
+        assert model.threads[-1] == threading.get_ident()
+
+    run(main)
+
+
+def test_a_call_that_nobody_can_join_is_sent_at_once() -> None:
+    """Who runs the handlers knows that no other is about to call: no tick is waited for."""
+
+    async def main(threads: Executor) -> None:
+        model = Recorder()
+        gather = Gather(model, threads)
+        gather.coming = lambda: False
+        first, second = gather(1), gather(2)
+        assert await asyncio.gather(first, second) == [2, 4]
+        assert model.batches == [[1], [2]]
+
+    run(main)

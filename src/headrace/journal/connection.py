@@ -165,8 +165,8 @@ class Connection:
                 self._notifier.flushed()
         elif disk is not Disk.LATER and self._flusher.quick() and quiet(result):
             self._flusher.flush(tell=bool(tell))
-            if self._flusher.fault is not None and disk is Disk.NOW:
-                raise self._not_kept(self._flusher.fault)
+            if disk is Disk.NOW:
+                self.check_disk()
         elif disk is Disk.NOW:
             flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._flusher.ask(tell=bool(tell), then=partial(self._flushed, flushed))
@@ -183,6 +183,11 @@ class Connection:
         else:
             waiting.set_exception(self._not_kept(fault))
 
+    def check_disk(self) -> None:
+        """Raise `JournalCorrupt` once a flush has failed: from then on nobody can say what is on disk."""
+        if self._flusher is not None and self._flusher.fault is not None:
+            raise self._not_kept(self._flusher.fault)
+
     def _not_kept(self, fault: OSError) -> errors.JournalCorrupt:
         problem = f"the disk does not keep what is written to it ({fault})"
         return errors.JournalCorrupt(path=self.path, problem=problem)
@@ -193,8 +198,7 @@ class Connection:
             self.check_process()
             if self._closed:
                 raise errors.JournalClosed
-            if self._flusher is not None and self._flusher.fault is not None:
-                raise self._not_kept(self._flusher.fault)
+            self.check_disk()
             try:
                 return self._transact(work)
             except apsw.BusyError:

@@ -157,6 +157,7 @@ class SqliteConsumer:
 
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
         """Claim the events whose retry is due, else new ones."""
+        self._db.check_disk()  # an idle worker writes nothing, and would not notice
         found = None
         if not self._anything_due():
             # What is read here stays true: events do not change, and nobody else takes from our partitions.

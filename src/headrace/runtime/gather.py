@@ -47,7 +47,7 @@ class Gather:
         self._ticking = False
         self._busy = False
         self._on_loop = bool(getattr(model, "on_loop", False))
-        self._each_ms = _UNKNOWN_MS
+        self._each_ms, self._now = _UNKNOWN_MS, self._loop.time
         #: Set by whoever runs the handlers: is somebody about to call who has not begun yet?
         self.coming: Callable[[], bool] = _perhaps
         #: How many batches of each size were sent: a swallowed fault that gives batches of one shows here.
@@ -104,9 +104,9 @@ class Gather:
 
     def _timed(self, inputs: list[object]) -> list[Any]:
         """Run a batch, and note what an input takes."""
-        began = self._loop.time()
+        began = self._now()
         results = _infer(self.model, inputs)
-        each_ms = (self._loop.time() - began) * 1000 / len(inputs)
+        each_ms = (self._now() - began) * 1000 / len(inputs)
         self._each_ms = max(each_ms, self._each_ms * FORGET)
         return results
 
