@@ -140,7 +140,9 @@ class Pipeline:
         """Take line after line and run its events; the one place where events meet handlers."""
         base = contextvars.copy_context()
         slot.thread = threading.get_ident() if self._threads is not None else 0
-        ready, at_fault, locked = self._lines.ready, self._at_fault, self._threads is not None
+        lines, at_fault, locked = self._lines, self._at_fault, self._threads is not None
+        ready, by_key = lines.ready, lines.by_key
+        flight: Any = None
         made: Any  # nothing, one row of the journal, or a list of them
         while ready:
             try:
@@ -148,10 +150,8 @@ class Pipeline:
             except IndexError:  # another thread was quicker
                 return
             slot.line, at = line, 0
-            flight: Flight = line[0]
-            call, decode, child_id, emission_of, simple = flight.plan.hot
             while True:
-                if line[at] is not flight:  # an event of a later batch has joined the line
+                if line[at] is not flight:  # the first one, or one of a later batch
                     flight = line[at]
                     call, decode, child_id, emission_of, simple = flight.plan.hot
                 row, head, span = line[at + 1], line[at + 2], line[at + 3]
@@ -197,8 +197,8 @@ class Pipeline:
                     self._hand_on(slot, at, head.key)
                     return
                 if at >= len(line):
-                    if not locked:
-                        self._lines.end(line, head.key)
+                    if not locked and line is not lines.whole:
+                        by_key.pop(head.key, None)  # as `Lines.end`, spelled out
                         break
                     if self._ended(line, at, head.key):
                         break
