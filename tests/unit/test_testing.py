@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headrace import App, Context, Event, Label, RetryPolicy, errors
+from headrace.journal.reader import Reader
 from headrace.ports import FAILPOINTS
 from headrace.testing import CrashAt, EchoModel, FailAt, ManualClock, run_until_idle, until_idle
 
@@ -224,3 +225,26 @@ def test_a_crash_is_a_kill() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (-9, "once\n")
+
+
+def test_headers_travel_along_a_chain(tmp_path: Path) -> None:
+    """What a publisher says beside the payload (a tenant, for one) stands in all that follows."""
+    app = made_app(tmp_path / "journal.db")
+
+    async def main() -> None:
+        async with app:
+            await app.publish(AskedUnit(who="a", text="x"), headers={"tenant": b"blue"})
+            worker = app.worker()
+            await worker.start(keep=False)
+            for _ in range(200):
+                if not any([await server.step() for server in worker.servers]):
+                    await asyncio.sleep(0.001)
+            await worker.finish()
+
+    asyncio.run(main())
+    reader = Reader(str(tmp_path / "journal.db"))
+    found = [(one.envelope.type, one.envelope.headers) for one in reader.events()]
+    reader.close()
+    assert found == [
+        (name, {"tenant": b"blue"}) for name in ("AskedUnit", "ToldUnit", "EndedUnit", "EndedUnit")
+    ]

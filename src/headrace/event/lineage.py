@@ -70,6 +70,13 @@ def foreign_id(source: str, name: str) -> bytes:
     return digest[:6] + (int.from_bytes(digest[6:], "big") & _FREE_80 | _V8_80).to_bytes(10, "big")
 
 
+def id_at(topic_id: bytes, partition: int, offset: int) -> bytes:
+    """Return the id (UUIDv8) of an event that has none, from where it lies."""
+    where = partition.to_bytes(4, "big") + offset.to_bytes(8, "big")
+    digest = blake2b(topic_id + where, digest_size=16).digest()
+    return digest[:6] + (int.from_bytes(digest[6:], "big") & _FREE_80 | _V8_80).to_bytes(10, "big")
+
+
 def murmur2(data: bytes) -> int:
     """Return Kafka's murmur2 of the bytes, as an unsigned 32-bit number."""
     size = len(data)

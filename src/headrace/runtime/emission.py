@@ -101,6 +101,7 @@ def emission(
             confidence,
             None,
             head.tracestate,
+            head.headers,
         )
         return write(place, event_id, row[3], depth, child, body)
 

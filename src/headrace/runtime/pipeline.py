@@ -142,8 +142,8 @@ class Pipeline:
         slot.thread = threading.get_ident() if self._threads is not None else 0
         lines, at_fault, locked = self._lines, self._at_fault, self._threads is not None
         ready, by_key = lines.ready, lines.by_key
-        flight: Any = None
-        made: Any  # nothing, one row of the journal, or a list of them
+        made: Any = None  # nothing, one row of the journal, or a list of them
+        flight = call = decode = child_id = emission_of = simple = made
         while ready:
             try:
                 line = ready.popleft()

@@ -1,0 +1,294 @@
+"""The envelope as headers of a Kafka record: CloudEvents 1.0 in binary mode, readable by any Kafka tool.
+
+Attributes of CloudEvents are headers with the prefix ``ce_``, the content type is ``content-type``
+(CloudEvents Kafka protocol binding 1.0.2, section 3.2).  The key is the key of the record, the payload its
+value.  The trace context stands in ``traceparent`` and ``tracestate`` (W3C), where tracing tools look for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.event.envelope import Head, Stamp, parse_traceparent
+from headrace.event.lineage import ID_CHARS_MAX, foreign_id, id_at, text_of
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+#: A user's header with a name of ours, or one that begins like this, gets this in front, until it is read.
+ESCAPE = "h_"
+_ATTRIBUTES = (
+    "specversion", "type", "source", "schemaversion", "handler", "model", "id", "time", "depth", "principal",
+    "parentids", "causalityid", "inputhash", "confidence", "lane",
+)  # fmt: skip
+_OWN = frozenset({"content-type", "traceparent", "tracestate", *(f"ce_{name}" for name in _ATTRIBUTES)})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Magic byte and schema number in front of what serialisers of a schema registry write.
+FRAME_BYTES = 5
+_TEXT_CHARS_MAX = 4_096
+_PARENTS_MAX = 64
+
+
+class Record(NamedTuple):
+    """What a consumer of Kafka gets."""
+
+    topic: str
+    #: The topic's own id: a topic that was deleted and made again has another.
+    topic_id: bytes
+    partition: int
+    offset: int
+    time_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Found(NamedTuple):
+    """A record, read."""
+
+    event_id: bytes
+    depth: int
+    #: The stamp's number is the reader's to fill in.
+    head: Head
+    stamp: Stamp
+    body: bytes
+    #: Was it written by somebody who does not know Headrace?
+    foreign: bool
+
+
+def write_stamp(stamp: Stamp) -> list[tuple[str, bytes]]:
+    """Return the headers that are the same for all events of a stamp."""
+    found = [
+        ("ce_specversion", b"1.0"),
+        ("ce_type", stamp.type.encode()),
+        ("ce_source", stamp.source.encode()),
+        ("ce_schemaversion", b"%d" % stamp.schema_version),
+        ("content-type", stamp.content_type.encode()),
+    ]
+    if stamp.handler is not None:
+        found.append(("ce_handler", stamp.handler.encode()))
+    if stamp.model is not None:
+        found.append(("ce_model", stamp.model.encode()))
+    return found
+
+
+def write_head(
+    event_id: bytes, depth: int, head: Head, constant: list[tuple[str, bytes]]
+) -> list[tuple[str, bytes]]:
+    """Return all headers of an event; ``constant`` is what `write_stamp` made of its stamp."""
+    found = [
+        *constant,
+        ("ce_id", text_of(event_id).encode()),
+        ("ce_time", _time(head.time_us)),
+        ("ce_depth", b"%d" % depth),
+        ("ce_principal", head.principal.encode()),
+        ("traceparent", f"00-{head.trace.hex()}-{head.span.hex()}-{head.flags:02x}".encode()),
+    ]
+    if head.parents:
+        found.append(("ce_parentids", ",".join(map(text_of, head.parents)).encode()))
+    if head.root:
+        found.append(("ce_causalityid", text_of(head.root).encode()))
+    if head.input_hash:
+        found.append(("ce_inputhash", head.input_hash.hex().encode()))
+    if head.confidence is not None:
+        found.append(("ce_confidence", repr(head.confidence).encode()))
+    if head.lane is not None:
+        found.append(("ce_lane", b"%d" % head.lane))
+    if head.tracestate:
+        found.append(("tracestate", head.tracestate.encode()))
+    if head.headers:
+        found += [(_escaped(name), value) for name, value in head.headers.items()]
+    return found
+
+
+def _escaped(name: str) -> str:
+    return ESCAPE + name if name in _OWN or name.startswith(ESCAPE) else name
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _time(time_us: int) -> bytes:
+    seconds, us = divmod(time_us, 1_000_000)
+    return f"{_second(seconds)}.{us:06d}Z".encode()
+
+
+def read_record(record: Record, default: Stamp) -> Found:
+    """Return a record as an event.
+
+    One without ``ce_id`` is an event all the same: its id follows from topic, partition and offset, its time
+    is the record's, and what the headers do not say is taken from ``default``.  An id that is no UUID is that
+    of its source: both are hashed.  Of a header that stands twice the last counts.
+
+    Raises `ValueError`, with the name of the header, for one that cannot be what it says it is.
+    """
+    given = {name: value for name, value in record.headers if value is not None}
+    reader = _Reader(given)
+    stamp = _stamp(reader, default)
+    trace = parse_traceparent(reader.text("traceparent"), reader.text("tracestate"))
+    event_id = _event_id(reader, record, stamp.source)
+    head = Head(
+        stamp=0,
+        parents=tuple(_uuid("ce_parentids", word) for word in reader.words("ce_parentids")),
+        root=reader.id("ce_causalityid"),
+        # Without a trace of its own an event begins one that every reader finds alike.
+        trace=trace.trace if trace else event_id,
+        span=trace.span if trace else event_id[8:],
+        flags=trace.flags if trace else 0,
+        input_hash=reader.hash("ce_inputhash"),
+        time_us=reader.time("ce_time", record.time_ms * 1000),
+        principal=reader.text("ce_principal") or f"kafka:{record.topic}",
+        key=_key(record.key),
+        confidence=reader.fraction("ce_confidence"),
+        lane=reader.number("ce_lane", None),
+        tracestate=trace.state if trace else "",
+        headers=_user_headers(given),
+    )
+    foreign = "ce_schemaversion" not in given
+    depth = reader.number("ce_depth", 0) or 0
+    return Found(event_id, depth, head, stamp, _body(record.value, foreign=foreign), foreign)
+
+
+def _stamp(reader: _Reader, default: Stamp) -> Stamp:
+    return Stamp(
+        reader.text("ce_type") or default.type,
+        reader.text("ce_source") or default.source,
+        reader.number("ce_schemaversion", default.schema_version) or 0,
+        reader.text("content-type") or default.content_type,
+        reader.text("ce_handler") or None,
+        reader.text("ce_model") or None,
+    )
+
+
+def _event_id(reader: _Reader, record: Record, source: str) -> bytes:
+    text = reader.text("ce_id")
+    if not text:
+        return id_at(record.topic_id, record.partition, record.offset)
+    if len(text) > ID_CHARS_MAX:
+        raise ValueError(f"ce_id: {len(text)} characters, {ID_CHARS_MAX} may be")
+    try:
+        return UUID(text).bytes
+    except ValueError:
+        return foreign_id(source, text)
+
+
+def _key(key: bytes | None) -> str | None:
+    if key is None:
+        return None
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return "0x" + key.hex()  # numbers, as Java's serialisers write them: a name all the same
+
+
+def _body(value: bytes | None, *, foreign: bool) -> bytes:
+    if value is None:
+        raise ValueError("value: it is null, as those that delete a key in a compacted topic are")
+    if foreign and len(value) > FRAME_BYTES and value[0] == 0 and value[FRAME_BYTES] in b'{["':
+        return value[FRAME_BYTES:]  # JSON behind the frame of a schema registry
+    return value
+
+
+def _user_headers(given: dict[str, bytes]) -> dict[str, bytes] | None:
+    found: dict[str, bytes] = {}
+    for name, value in given.items():
+        if name.startswith(ESCAPE):
+            found[name[len(ESCAPE) :]] = value
+        elif name not in _OWN:
+            found[name] = value
+    return found or None
+
+
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)")
+
+
+class _Reader:
+    """Reads headers; every fault names its header."""
+
+    def __init__(self, given: dict[str, bytes]) -> None:
+        self._given = given
+
+    def text(self, name: str) -> str:
+        """Return text, empty where there is none."""
+        value = self._given.get(name, b"")
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            raise ValueError(f"{name}: not UTF-8") from None
+        if len(text) > _TEXT_CHARS_MAX:
+            raise ValueError(f"{name}: {len(text)} characters, {_TEXT_CHARS_MAX} may be")
+        return text
+
+    def words(self, name: str) -> list[str]:
+        """Return a list that is separated by commas."""
+        found = [word for word in self.text(name).split(",") if word]
+        if len(found) > _PARENTS_MAX:
+            raise ValueError(f"{name}: {len(found)} of them, {_PARENTS_MAX} may be")
+        return found
+
+    def id(self, name: str) -> bytes:
+        """Return an id, empty where there is none."""
+        text = self.text(name)
+        return _uuid(name, text) if text else b""
+
+    def hash(self, name: str) -> bytes:
+        """Return the bytes of hexadecimal digits."""
+        try:
+            return bytes.fromhex(self.text(name))
+        except ValueError:
+            raise ValueError(f"{name}: not hexadecimal") from None
+
+    def number(self, name: str, default: int | None) -> int | None:
+        """Return a number from 0 to 2^31 - 1."""
+        text = self.text(name)
+        if not text:
+            return default
+        if not _NUMBER.fullmatch(text) or int(text) >= 1 << 31:
+            raise ValueError(f"{name}: {text[:60]!r} is no number from 0 to 2147483647")
+        return int(text)
+
+    def fraction(self, name: str) -> float | None:
+        """Return a number from 0 to 1."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            found = float(text)
+        except ValueError:
+            found = -1.0
+        if not 0 <= found <= 1:
+            raise ValueError(f"{name}: {text[:60]!r} is no number from 0 to 1")
+        return found
+
+    def time(self, name: str, default: int) -> int:
+        """Return a time in microseconds since 1970."""
+        text = self.text(name)
+        if not text:
+            return default
+        found = _RFC3339.fullmatch(text)
+        moment = None if found is None else _moment(found[1], found[3])
+        if found is None or moment is None:
+            raise ValueError(f"{name}: {text[:60]!r} is no time as RFC 3339 has it")
+        return (moment - _EPOCH) // timedelta(microseconds=1) + int((found[2] or "").ljust(6, "0")[:6])
+
+
+def _moment(text: str, zone: str) -> datetime | None:
+    """Return a time to the second, or ``None`` where there is no such day or hour."""
+    try:
+        return datetime.fromisoformat(text.upper().replace(" ", "T") + ("+00:00" if zone in "Zz" else zone))
+    except ValueError:
+        return None
+
+
+def _uuid(name: str, text: str) -> bytes:
+    try:
+        return UUID(text).bytes
+    except ValueError:
+        raise ValueError(f"{name}: {text[:60]!r} is no UUID") from None
