@@ -1,9 +1,9 @@
 """What a journal that cannot be asked by id asks of a database beside it.
 
-The log is the truth, an index its projection: everything in it can be made again from the log, and a restored
 The log is the truth, an index its projection: everything in it can be made again from the log, and an older
 one that was restored catches up.  It answers what a log cannot: was this id seen before, and where first;
 which version of a handler is active; what did a worker that died have in hand.
+"""
 
 from __future__ import annotations
 
