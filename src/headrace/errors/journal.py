@@ -214,3 +214,16 @@ class JournalLoopBound(JournalError):
 
     code = "HR-E217"
     fault = Fault.YOURS
+
+
+class JournalDenied(JournalError):
+    """Journal {path} does not let this user in: {problem}.
+
+    Nothing was written.
+
+    Hint: check ``security.protocol``, user, password and certificates, and the access rules of topics, groups
+    and transactional ids.
+    """
+
+    code = "HR-E219"
+    fault = Fault.YOURS

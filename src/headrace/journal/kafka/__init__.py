@@ -1,0 +1,1 @@
+"""The journal on a Kafka cluster, with an index beside it."""

@@ -1,0 +1,412 @@
+"""One worker's share of one subscription on Kafka: assignments, claims and outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Message, TopicPartition
+
+from headrace import errors
+from headrace.event.lineage import text_of
+from headrace.journal.held import Open
+from headrace.journal.kafka.ledger import OpenEntry, Range
+from headrace.journal.kafka.outcome import (
+    Token,
+    apply,
+    dead_record,
+    emitted_records,
+    key_of,
+    ledger_record,
+    stale_rows,
+)
+from headrace.journal.kafka.part import Part, part_of, reopen
+from headrace.journal.kafka.poll import Events, Poller, Start
+from headrace.journal.kafka.produce import Fence, Out, Transactions, Unsure
+from headrace.journal.kafka.rows import Reading, Rows, offset_of
+from headrace.journal.scan import may_take
+from headrace.journal.settle import without
+from headrace.ports import (
+    Attempt,
+    Batch,
+    DeadLetter,
+    OpenState,
+    Outcome,
+    Row,
+    Settled,
+    Subscription,
+    VersionInfo,
+)
+from headrace.ports.index import Claim, First, Stretch, Tried
+
+if TYPE_CHECKING:
+    from headrace.journal.kafka.journal import KafkaJournal
+
+#: Records that may wait on the loop; beyond it the partitions are paused.
+WAITING_MAX = 4_096
+#: How soon to look again at what is due but was not taken.
+DUE_LOOK_S = 0.005
+#: Beyond all offsets: everything of a partition is forgotten.
+_ALL = 1 << 62
+
+
+class KafkaConsumer:
+    """Claims events of the partitions assigned to it and commits what they came to."""
+
+    def __init__(
+        self, journal: KafkaJournal, owner: str, subscription: Subscription, *, latest: bool
+    ) -> None:
+        self._journal, self._index, self._clock = journal, journal.index, journal.clock
+        self._owner, self._latest = owner, latest
+        self._subscription = subscription
+        self._handler, self._topic = subscription.handler, subscription.topic
+        self._parts: dict[int, Part] = {}
+        self._woken = asyncio.Event()
+        self._fault: BaseException | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._poller: Poller | None = None
+        self._rows: Rows
+        self._transactions: Transactions
+        self._ledger = ""
+
+    # --- the group ----------------------------------------------------------------------------
+
+    async def balance(self) -> int:
+        """Join the group; from then on it is the group that gives and takes partitions."""
+        if self._poller is not None and not self._poller.alive():
+            await self._leave()  # it has told why; now once more
+        if self._poller is None:
+            self._rows = await self._journal.rows_of(self._topic)
+            self._ledger = await self._journal.ledger_of(self._handler, self._topic)
+            group = self._journal.group_of(self._handler)
+            self._transactions = Transactions(self._journal.cluster, group)
+            events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
+            self._poller = Poller(
+                self._journal.cluster, group, self._journal.found(self._topic), self._ledger, events
+            )
+            self._poller.start(latest=self._latest)
+        return len(self._parts)
+
+    async def _leave(self) -> None:
+        """Leave the group, and drop what was in hand."""
+        poller, self._poller = self._poller, None
+        if poller is not None:
+            await asyncio.to_thread(poller.close)
+            self._transactions.close()
+        self._parts.clear()
+
+    async def _leaving(self, partitions: list[int]) -> None:
+        """Note that what was claimed of partitions is not in the hand of somebody who died."""
+        for partition in partitions:
+            with suppress(errors.JournalError):
+                await self._index.finished(self._handler, partition, _ALL)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _assigned(self, starts: list[Start]) -> None:
+        for start in starts:
+            tp = self._journal.place(self._topic, start.partition)
+            self._parts[tp] = part_of(start.partition, tp, start.epoch, start.position)
+        self._later(self._take_over(starts))
+
+    async def _take_over(self, starts: list[Start]) -> None:
+        """Learn what is open in new partitions, and what an owner that died had in hand."""
+        try:
+            claims = {claim.partition: claim for claim in await self._index.claims(self._handler)}
+            for start in starts:
+                claim = claims.get(start.partition)
+                await self._begin(start, None if claim is None or claim.owner == self._owner else claim)
+        except errors.JournalError as fault:
+            self._failed(fault)
+        self._woken.set()
+
+    async def _begin(self, start: Start, claim: Claim | None) -> None:
+        tp = self._journal.place(self._topic, start.partition)
+        tried = {one.offset: one for one in await self._index.tried(self._handler, start.partition)}
+        opened = [
+            (entry, await self._journal.read_one(self._rows, self._topic, start.partition, entry.offset))
+            for entry in start.position.open
+        ]
+        part = self._parts.get(tp)
+        if part is None or part.held.epoch != start.epoch:
+            return  # given up meanwhile
+        for entry, reading in opened:
+            if reading is not None:
+                self._reopen(part, entry, reading, tried.get(entry.offset), died=claim is not None)
+        if claim is not None:
+            part.suspect_upto = claim.upto
+        part.ready = True
+
+    def _reopen(
+        self, part: Part, entry: OpenEntry, reading: Reading, known: Tried | None, *, died: bool
+    ) -> None:
+        attempt, state = entry.attempt(), OpenState(entry.state)
+        if known is not None:
+            number, crashes = max(attempt.number, known.number), max(attempt.crashes, known.crashes)
+            attempt = attempt._replace(number=number, crashes=crashes)
+        if state is OpenState.RUNNING:
+            state, attempt = OpenState.RETRY, attempt._replace(crashes=attempt.crashes + died)
+        wait_ns = max(0, entry.due_us - self._clock.wall_us()) * 1000
+        due_ns = self._clock.boot_ns() + wait_ns if wait_ns else 0
+        reopen(part, reading, state, attempt, due_ns, key_of(reading.row))
+
+    def _gone(self, partitions: list[int]) -> None:
+        for partition in partitions:
+            self._parts.pop(self._journal.place(self._topic, partition), None)
+        self._woken.set()
+
+    def _failed(self, fault: BaseException) -> None:
+        self._fault = fault
+        self._woken.set()
+
+    def _records(self, messages: list[Message]) -> None:
+        for message in messages:
+            reading = self._rows.read(message)
+            part = self._parts.get(reading.row[1])
+            if part is not None and reading.row[0] > part.held.high:
+                part.waiting.append(reading)
+        self._see_room()
+        self._woken.set()
+
+    def _see_room(self) -> None:
+        if self._poller is not None:
+            self._poller.full = sum(len(part.waiting) for part in self._parts.values()) > WAITING_MAX
+
+    def held(self) -> int:
+        """Return the number of partitions held."""
+        return len(self._parts)
+
+    async def release(self) -> int:
+        """Leave the group; what was in hand has been settled before."""
+        count = len(self._parts)
+        await self._leave()
+        return count
+
+    # --- claims -------------------------------------------------------------------------------
+
+    async def take(self, limit: int, version: VersionInfo) -> Batch | None:
+        """Claim the events whose retry is due, else new ones."""
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            raise fault
+        return await self._take_due(limit, version) or await self._take_new(limit, version)
+
+    def _check(self, active: int | None, version: VersionInfo) -> None:
+        if active is not None and active != version.id:
+            raise errors.VersionInactive(handler=self._handler, version=version.name, active=f"#{active}")
+
+    async def _take_due(self, limit: int, version: VersionInfo) -> Batch | None:
+        now = self._clock.boot_ns()
+        rows: list[Row] = []
+        attempts: dict[int, Attempt] = {}
+        epochs: dict[int, int] = {}
+        for tp, part in list(self._parts.items()):
+            due = part.held.due(now, limit - len(rows)) if part.held.waiting else []
+            suspect = bool(due) and due[0].attempt.crashes > 0
+            if not due or (suspect and rows):
+                continue
+            if not rows:
+                self._check(await self._index.active(self._handler), version)
+            for entry in due:
+                attempts[entry.seq] = entry.attempt._replace(number=entry.attempt.number + 1)
+            tries = [
+                Tried(offset_of(entry.seq), attempts[entry.seq].number, entry.attempt.crashes)
+                for entry in due
+            ]
+            await self._index.try_again(self._handler, part.partition, tries)
+            if self._parts.get(tp) is not part:
+                continue  # given up meanwhile
+            epochs[tp] = part.held.epoch
+            for entry in due:
+                part.held.add(Open(entry.seq, OpenState.RUNNING, attempts[entry.seq], 0, entry.key))
+                rows.append(part.rows[entry.seq])
+            if suspect or len(rows) >= limit:
+                break
+        if not rows:
+            return None
+        alone = any(attempts[row[0]].crashes for row in rows)
+        return Batch(self._subscription.id, version, rows, attempts, alone, Token(epochs, fresh=False))
+
+    async def _take_new(self, limit: int, version: VersionInfo) -> Batch | None:
+        found: dict[int, tuple[Part, list[Reading]]] = {}
+        for tp, part in self._parts.items():
+            if limit <= 0:
+                break
+            if part.ready and part.waiting and may_take(part.held):
+                readings = list(islice(part.waiting, limit))
+                found[tp] = part, readings
+                limit -= len(readings)
+        if not found:
+            return None
+        copies = await self._look(found, version)
+        rows: list[Row] = []
+        epochs: dict[int, int] = {}
+        for tp, (part, readings) in found.items():
+            if self._parts.get(tp) is not part:
+                continue  # given up meanwhile
+            free = self._claim(part, readings, copies, version)
+            if free:
+                epochs[tp] = part.held.epoch
+                rows += free
+        self._see_room()
+        if not rows:
+            # Copies, suspects, keys that wait: nothing will settle this, and others may stand behind it.
+            await self._commit([], {tp for tp, (part, _) in found.items() if self._parts.get(tp) is part})
+            self._woken.set()
+            return None
+        return Batch(self._subscription.id, version, rows, token=Token(epochs, fresh=True))
+
+    async def _look(
+        self, found: dict[int, tuple[Part, list[Reading]]], version: VersionInfo
+    ) -> dict[tuple[int, int], First]:
+        """Index what is to be claimed, note the claims, and return which records are copies."""
+        topic_id = self._journal.found(self._topic).topic_id
+        stretches, claims = list[Stretch](), list[Claim]()
+        for part, readings in found.values():
+            after, upto = offset_of(part.held.high) + 1, offset_of(readings[-1].row[0]) + 1
+            seen = [one.seen for one in readings]
+            stretches.append(Stretch(topic_id, part.partition, after, upto, seen))
+            claims.append(Claim(self._handler, part.partition, after, upto, self._owner))
+        looked = await self._journal.look(self._handler, self._topic, stretches, claims)
+        self._check(looked.active, version)
+        return looked.copies
+
+    def _claim(
+        self,
+        part: Part,
+        readings: list[Reading],
+        copies: dict[tuple[int, int], First],
+        version: VersionInfo,
+    ) -> list[Row]:
+        """Move the position over records; return those that are to be run."""
+        held, free = part.held, list[Row]()
+        last = readings[-1].row[0]
+        if not part.ranges or part.ranges[-1].version != version.name:
+            part.ranges.append(Range(offset_of(held.high), version.name))
+        for row, seen in readings:
+            part.waiting.popleft()
+            first = copies.get((part.partition, seen.offset))
+            if first is not None and first.content == seen.content:
+                continue  # a copy: handled, or being handled, where it was first
+            part.taken += 1
+            key = key_of(row)
+            if first is not None:
+                part.conflicts.append(row)
+            if seen.offset < part.suspect_upto:
+                entry = Open(row[0], OpenState.RETRY, Attempt(1, crashes=1), 0, key)
+            elif held.blocks(key):
+                entry = Open(row[0], OpenState.BLOCKED, Attempt(0), 0, key)
+            else:
+                free.append(row)
+                continue
+            part.rows[row[0]] = row
+            held.add(entry)
+        held.claimed_after, held.high, held.stored = held.high, last, last
+        held.unsettled = len(free)
+        return free
+
+    # --- outcomes -----------------------------------------------------------------------------
+
+    async def settle(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int = 0) -> list[Settled]:
+        """Commit outcomes in one transaction with positions and ledger, then claim the next batch."""
+        if self._poller is None:
+            raise errors.JournalClosed
+        tps = {row[1] for batch, _ in parts for row in batch.rows} & self._parts.keys()
+        epochs = {tp: self._parts[tp].held.epoch for tp in tps}
+        settled, kept = list[Settled](), list[tuple[Batch, Outcome]]()
+        for batch, outcome in parts:
+            stale = stale_rows(batch, epochs)
+            kept.append((batch, without(outcome, stale) if stale else outcome))
+            settled.append(Settled(stale, {}, None))
+        await self._commit(kept, tps)
+        for batch, _ in parts:
+            batch.token.fresh = False
+        if limit:
+            with suppress(errors.VersionInactive):  # the next `take` says so, to whom it concerns
+                settled[-1] = settled[-1]._replace(next=await self.take(limit, parts[-1][0].version))
+        return settled
+
+    async def _commit(self, parts: Sequence[tuple[Batch, Outcome]], tps: set[int]) -> None:
+        """Commit what changes in partitions; they are as before when it fails."""
+        poller = self._poller
+        if poller is None or not tps:
+            return  # all of it is stale: others have done it, or will
+        changed = {tp: self._parts[tp].copy() for tp in tps}
+        records = self._conflicts_of(changed.values())
+        for batch, outcome in parts:
+            records += self._records_of(changed, batch, outcome)
+        records += [ledger_record(self._ledger, part, self._clock) for part in changed.values()]
+        offsets = [
+            TopicPartition(self._topic.name, part.partition, part.position(self._clock).low())
+            for part in changed.values()
+        ]
+        held = {part.partition: part.held.epoch for part in changed.values()}
+
+        def holds() -> bool:
+            return all(poller.epochs.get(partition) == epoch for partition, epoch in held.items())
+
+        try:
+            fence = Fence(poller.committing, poller.metadata, holds)
+            await self._transactions.commit(records, offsets, fence)
+        except Unsure as fault:
+            await self._leave()  # the ledger says what stands, to whoever gets the partitions next
+            problem = "It is not known whether an outcome was committed: its partitions are read again."
+            raise errors.JournalUnavailable(problem, path=self._journal.address) from fault
+        for tp, part in changed.items():
+            known = self._parts.get(tp)
+            if known is not None and known.held.epoch == part.held.epoch:
+                self._parts[tp] = part
+
+    def _records_of(self, changed: dict[int, Part], batch: Batch, outcome: Outcome) -> list[Out]:
+        journal = self._journal
+        records = emitted_records(outcome, journal.topic_names, journal.stamps)
+        for letter in outcome.dead:
+            partition = changed[letter.row[1]].partition
+            records.append(dead_record(self._topic.name, partition, letter, journal.stamps))
+        records += [out._replace(topic=self._ledger) for out in apply(changed, batch, outcome, self._clock)]
+        return records
+
+    def _conflicts_of(self, parts: Iterable[Part]) -> list[Out]:
+        """Events whose id is taken by other content become dead letters."""
+        records: list[Out] = []
+        for part in parts:
+            for row in part.conflicts:
+                part.dead += 1
+                fault = errors.EventConflict(event_id=text_of(row[2]), topic=self._topic.name)
+                letter = DeadLetter(row, "conflict", fault.code, str(fault), "", Attempt(0))
+                name = self._topic.name
+                records.append(dead_record(name, part.partition, letter, self._journal.stamps))
+            part.conflicts.clear()
+        return records
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    async def wait(self, seconds: float) -> None:
+        """Return when there may be something to take, at the latest after ``seconds``."""
+        first = self.next_due_ns()
+        if first is not None:
+            seconds = min(seconds, max(DUE_LOOK_S, (first - self._clock.boot_ns()) / 1e9))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        self._woken.clear()
+
+    def wake(self) -> None:
+        """Have `wait` return."""
+        self._woken.set()
+
+    def more(self) -> bool:
+        """Return whether `take` may find something at once."""
+        parts = self._parts.values()
+        return any(part.ready and part.waiting and may_take(part.held) for part in parts)
+
+    def next_due_ns(self) -> int | None:
+        """Return when the earliest waiting event may run, on the boot clock."""
+        due = [part.held.next_due_ns() for part in self._parts.values() if part.held.waiting]
+        return min((one for one in due if one is not None), default=None)

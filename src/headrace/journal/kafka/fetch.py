@@ -1,0 +1,84 @@
+"""Reads stretches of partitions beside the group: ledgers, and single events that are open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from headrace import errors
+from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, coded
+
+#: A stretch that does not arrive in this time: a transaction left open by a worker that died ends it within
+#: its time-out (10 s), all else is an outage.
+STRETCH_S_MAX = 30.0
+_POLL_S = 0.2
+_BURST = 500
+
+
+class Fetcher:
+    """Reads committed records by offset; to be used by one thread at a time."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._address = cluster.address
+        config: dict[str, Any] = {
+            **cluster.config,
+            "group.id": f"{name}.fetch",  # asked for by the library; nothing is committed under it
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 10,
+        }
+        self._consumer = Consumer(config)
+        self._admin: Any = AdminClient(dict(cluster.config))
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the first offset that is kept, and the one that the next record gets."""
+        where = TopicPartition(topic, partition)
+        try:
+            low, _ = self._consumer.get_watermark_offsets(where, timeout=REQUEST_TIMEOUT_S)
+            # Committed readers are told the end of what is committed; here the real end is asked for.
+            spec: Any = OffsetSpec
+            asked = self._admin.list_offsets({where: spec.latest()}, request_timeout=REQUEST_TIMEOUT_S)
+            return int(low), int(asked[where].result(REQUEST_TIMEOUT_S).offset)
+        except KafkaException as fault:
+            raise coded(fault, self._address) from fault
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
+        """Yield the committed records from ``start`` to before ``end``, waiting for open transactions."""
+        low, _ = self.bounds(topic, partition)
+        start = max(start, low)
+        if start >= end:
+            return
+        deadline = monotonic() + STRETCH_S_MAX
+        where = TopicPartition(topic, partition, start)
+        self._consumer.assign([where])
+        try:
+            while True:
+                for message in self._consumer.consume(_BURST, _POLL_S):
+                    error = message.error()
+                    if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library names it so
+                        raise coded(error, self._address)
+                    if error is None and (message.offset() or 0) < end:
+                        yield message
+                (reached,) = self._consumer.position([where])
+                if reached.offset >= end:
+                    return
+                if monotonic() > deadline:
+                    problem = f"{topic}/{partition} is not readable up to offset {end}."
+                    raise errors.JournalUnavailable(problem, path=self._address)
+        finally:
+            self._consumer.unassign()
+
+    def one(self, topic: str, partition: int, offset: int) -> Message | None:
+        """Return the record at an offset, or ``None`` when it is gone."""
+        return next((one for one in self.read(topic, partition, offset, offset + 1)), None)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._consumer.close()

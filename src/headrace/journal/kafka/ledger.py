@@ -1,0 +1,76 @@
+"""What a subscription writes down of its progress, in the transaction of every outcome.
+
+The ledger is a compacted topic with the partitions of the source.  The last record of a partition says all
+there is to say of it, so compaction loses nothing; exceptions to version ranges have records of their own.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.ports import Attempt, OpenState
+
+#: Key of the record of a partition, and the beginning of the key of an exception.
+POSITION, EXCEPTION = b"position", b"exception:"
+
+
+class OpenEntry(msgspec.Struct, array_like=True, gc=False):
+    """One offset below the position that is not finished."""
+
+    offset: int
+    state: str
+    number: int
+    crashes: int
+    generation: int
+    errors: tuple[str, ...]
+    #: Microseconds since 1970; 0 = may run at once.
+    due_us: int
+
+    def attempt(self) -> Attempt:
+        """Return how often it was tried."""
+        return Attempt(self.number, self.crashes, self.generation, self.errors)
+
+
+class Range(msgspec.Struct, array_like=True, gc=False):
+    """From an offset on, the version that took the events."""
+
+    after: int
+    version: str
+
+
+class Position(msgspec.Struct, array_like=True, gc=False):
+    """All that is to be known of one partition of a subscription."""
+
+    #: The last offset taken; -1 before the first.
+    high: int
+    #: Where the subscription began: events before are none of its.
+    start: int
+    #: The cluster's id of the topic: of one that was deleted and made again this says nothing.
+    topic_id: bytes = b""
+    open: list[OpenEntry] = []
+    ranges: list[Range] = []
+    taken: int = 0
+    done: int = 0
+    dead: int = 0
+    #: The form of this record; a newer one is refused.
+    form: int = 1
+
+    def low(self) -> int:
+        """Return the offset that a successor has to go back to: what Kafka keeps for the group."""
+        return min((one.offset for one in self.open), default=self.high + 1)
+
+
+write_position = msgspec.msgpack.Encoder().encode
+read_position = msgspec.msgpack.Decoder(Position).decode
+
+
+def exception_key(offset: int) -> bytes:
+    """Return the key of the record that says which version has finished an offset."""
+    return EXCEPTION + str(offset).encode()
+
+
+def entry(offset: int, state: OpenState, attempt: Attempt, due_us: int) -> OpenEntry:
+    """Return an open offset as the ledger has it."""
+    return OpenEntry(
+        offset, state.value, attempt.number, attempt.crashes, attempt.generation, attempt.errors, due_us
+    )

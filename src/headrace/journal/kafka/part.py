@@ -1,0 +1,105 @@
+"""What a worker keeps in mind of one partition of Kafka, and how the ledger says it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from headrace.journal.held import Held, Open
+from headrace.journal.kafka.ledger import Position, Range, entry
+from headrace.journal.kafka.rows import Reading, number_of, offset_of
+from headrace.ports import Attempt, Clock, OpenState, Row
+
+
+@dataclass(slots=True)
+class Part:
+    """One partition, as its owner knows it."""
+
+    held: Held
+    partition: int
+    start: int
+    topic_id: bytes
+    ranges: list[Range]
+    taken: int = 0
+    done: int = 0
+    dead: int = 0
+    #: False until what is open, and what a dead owner had in hand, is known.
+    ready: bool = False
+    #: Up to this offset events were in the hand of an owner that died: they come back as suspects.
+    suspect_upto: int = 0
+    #: Records that were fetched and not claimed yet, in order.
+    waiting: deque[Reading] = field(default_factory=deque[Reading])
+    #: Rows whose id is taken by other content; they become dead letters with the next outcome.
+    conflicts: list[Row] = field(default_factory=list[Row])
+    #: Rows of the open offsets, by number.
+    rows: dict[int, Row] = field(default_factory=dict[int, Row])
+
+    def copy(self) -> Part:
+        """Return a copy to change until a transaction has committed; what is fetched is shared."""
+        return Part(
+            self.held.copy(),
+            self.partition,
+            self.start,
+            self.topic_id,
+            self.ranges.copy(),
+            self.taken,
+            self.done,
+            self.dead,
+            self.ready,
+            self.suspect_upto,
+            self.waiting,
+            self.conflicts.copy(),
+            self.rows.copy(),
+        )
+
+    def position(self, clock: Clock) -> Position:
+        """Return what the ledger is to say."""
+        now_ns, now_us = clock.boot_ns(), clock.wall_us()
+        opened = [
+            entry(
+                offset_of(one.seq),
+                one.state,
+                one.attempt,
+                now_us + (one.due_ns - now_ns) // 1000 if one.due_ns > now_ns else 0,
+            )
+            for one in sorted(self.held.open.values(), key=lambda one: one.seq)
+        ]
+        return Position(
+            high=offset_of(self.held.high),
+            start=self.start,
+            topic_id=self.topic_id,
+            open=opened,
+            ranges=self.ranges,
+            taken=self.taken,
+            done=self.done,
+            dead=self.dead,
+        )
+
+    def version_of(self, offset: int) -> str:
+        """Return the version in whose range an offset lies."""
+        return next((one.version for one in reversed(self.ranges) if one.after < offset), "")
+
+
+def part_of(partition: int, place: int, epoch: int, position: Position) -> Part:
+    """Return a partition as the ledger says it is; its open offsets are still to be read."""
+    high = number_of(partition, position.high) if position.high >= 0 else -1
+    held = Held(place, epoch, high, 0, high, high)
+    return Part(
+        held,
+        partition,
+        position.start,
+        position.topic_id,
+        list(position.ranges),
+        position.taken,
+        position.done,
+        position.dead,
+    )
+
+
+def reopen(
+    part: Part, reading: Reading, state: OpenState, attempt: Attempt, due_ns: int, key: str | None
+) -> None:
+    """Put an open offset back in line."""
+    number = reading.row[0]
+    part.rows[number] = reading.row
+    part.held.add(Open(number, state, attempt, due_ns, key))

@@ -1,0 +1,205 @@
+"""The thread that talks to the group: it polls, and takes and gives up partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Topic, coded
+from headrace.journal.kafka.fetch import Fetcher
+from headrace.journal.kafka.ledger import POSITION, Position, read_position
+
+_log = logging.getLogger("headrace.journal")
+
+#: Records of one burst: the first is waited for, the others are those that are there.
+BURST = 500
+WAIT_S = 0.1
+#: Bytes that librdkafka fetches ahead.
+AHEAD_KIB = 16_384
+#: How long the thread may be away from the group (a rebalance reads ledgers): heartbeats go on meanwhile.
+AWAY_MS_MAX = 300_000
+LEAVING_S_MAX = 2.0
+
+
+class Start(NamedTuple):
+    """A partition that was assigned: how far the subscription has come, and under which assignment."""
+
+    partition: int
+    epoch: int
+    position: Position
+
+
+class Events(NamedTuple):
+    """Who is told, on the event loop."""
+
+    assigned: Callable[[list[Start]], None]
+    gone: Callable[[list[int]], None]
+    records: Callable[[list[Message]], None]
+    failed: Callable[[BaseException], None]
+    #: Awaited on the loop before partitions are given up in order.
+    leaving: Callable[[list[int]], Coroutine[Any, Any, None]]
+
+
+class Poller:
+    """One member of the group of a subscription.
+
+    Every assignment gets a number.  It is raised when the partition is revoked or lost, so that an outcome of
+    before is known for what it is, whenever its handler ends.  The group's metadata is taken in ``on_assign``
+    only: taken afresh after a revocation it would let a stale owner commit (tried, accepted).
+    """
+
+    def __init__(
+        self, cluster: Cluster, group: str, topic: Topic, ledger: str, events: Events, **more: Any
+    ) -> None:
+        config: dict[str, Any] = {
+            "partition.assignment.strategy": "range",
+            **cluster.config,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 10,
+            "queued.max.messages.kbytes": AHEAD_KIB,
+            "max.poll.interval.ms": AWAY_MS_MAX,
+            **more,
+        }
+        self._address = cluster.address
+        self._topic, self._ledger = topic, ledger
+        self._consumer = Consumer(config)
+        self._fetcher = Fetcher(cluster, group)
+        self._events, self._loop = events, asyncio.get_running_loop()
+        self._latest = False
+        self._stopped = threading.Event()
+        self._mine: set[int] = set()
+        self._paused = False
+        #: Set by the loop: enough is waiting.
+        self.full = False
+        #: Held while a transaction is under way: partitions are given up before or after it.
+        self.committing = threading.Lock()
+        #: The group's metadata, as of the last assignment.
+        self.metadata: object = None
+        #: Number of the assignment of each partition; only ever raised.
+        self.epochs: dict[int, int] = {}
+        self._thread = threading.Thread(target=self._run, name=f"headrace-poll-{group}", daemon=True)
+
+    def start(self, *, latest: bool) -> None:
+        """Join the group."""
+        self._latest = latest
+        self._thread.start()
+
+    def _tell(self, what: Callable[[Any], None], value: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(what, value)
+        except RuntimeError:  # the loop is closed: nobody listens any more
+            self._stopped.set()
+
+    # --- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        told = (self._on_assign, self._on_revoke, self._on_lost)
+        try:
+            self._consumer.subscribe(
+                [self._topic.name], on_assign=told[0], on_revoke=told[1], on_lost=told[2]
+            )
+            while not self._stopped.is_set():
+                self._breathe()
+                self._hand_on(self._consumer.consume(1, WAIT_S))
+        except Exception as fault:  # noqa: BLE001 - whatever ends the thread, the consumer has to know
+            failed = coded(fault, self._address) if isinstance(fault, KafkaException) else fault
+            self._tell(self._events.failed, failed)
+        finally:
+            self._consumer.close()
+            self._fetcher.close()
+
+    def _breathe(self) -> None:
+        """Pause while enough is waiting on the loop, go on when it is not."""
+        if self.full is self._paused:
+            return
+        where = [TopicPartition(self._topic.name, partition) for partition in self._mine]
+        if where:
+            (self._consumer.pause if self.full else self._consumer.resume)(where)
+        self._paused = self.full
+
+    def _hand_on(self, found: list[Message]) -> None:
+        if not found:
+            return
+        found += self._consumer.consume(BURST, 0)
+        records: list[Message] = []
+        for message in found:
+            error = message.error()
+            if error is None:
+                records.append(message)
+            elif not error.retriable():
+                self._tell(self._events.failed, coded(error, self._address))
+        if records:
+            self._tell(self._events.records, records)
+
+    # --- assignments --------------------------------------------------------------------------
+
+    def _on_assign(self, consumer: Consumer, given: Sequence[TopicPartition]) -> None:
+        self.metadata = consumer.consumer_group_metadata()
+        partitions = [one.partition for one in given if one.topic == self._topic.name]
+        starts = [self._start_of(consumer, partition) for partition in partitions]
+        self._mine = set(partitions)
+        self._paused = False
+        where = [TopicPartition(self._topic.name, one.partition, one.position.high + 1) for one in starts]
+        consumer.assign(where)
+        if starts:
+            self._tell(self._events.assigned, starts)
+
+    def _start_of(self, consumer: Consumer, partition: int) -> Start:
+        """Return how far the subscription has come, as its ledger says."""
+        # The answer waits for transactions that are under way; after it the ledger is whole.
+        consumer.committed([TopicPartition(self._topic.name, partition)], timeout=REQUEST_TIMEOUT_S)
+        position = self._read_ledger(partition)
+        if position is None:
+            low, high = self._fetcher.bounds(self._topic.name, partition)
+            start = high if self._latest else low
+            position = Position(high=start - 1, start=start, topic_id=self._topic.topic_id)
+        epoch = self.epochs[partition] = self.epochs.get(partition, 0) + 1
+        return Start(partition, epoch, position)
+
+    def _read_ledger(self, partition: int) -> Position | None:
+        _, end = self._fetcher.bounds(self._ledger, partition)
+        found: Position | None = None
+        for message in self._fetcher.read(self._ledger, partition, 0, end):
+            if message.key() == POSITION:
+                found = read_position(message.value() or b"")
+        return found if found is not None and found.topic_id == self._topic.topic_id else None
+
+    def _on_revoke(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
+        with self.committing:
+            self._give_up(taken)
+        with suppress(TimeoutError, RuntimeError):  # else the next owner is careful where it need not be
+            leaving = self._events.leaving([one.partition for one in taken])
+            asyncio.run_coroutine_threadsafe(leaving, self._loop).result(LEAVING_S_MAX)
+        consumer.unassign()
+
+    def _on_lost(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
+        _log.warning("%s: the group went on without this worker; its results are dropped", self._topic.name)
+        self._give_up(taken)
+        consumer.unassign()
+
+    def _give_up(self, taken: Sequence[TopicPartition]) -> None:
+        partitions = [one.partition for one in taken]
+        for partition in partitions:
+            self.epochs[partition] = self.epochs.get(partition, 0) + 1
+        self._mine -= set(partitions)
+        if partitions:
+            self._tell(self._events.gone, partitions)
+
+    def alive(self) -> bool:
+        """Return whether the thread runs; it ends with an error that it has told."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Leave the group; waits for the thread."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(REQUEST_TIMEOUT_S)

@@ -1,0 +1,220 @@
+"""The producers: one for what is published, one for the transactions of a subscription."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from headrace import errors
+from headrace.journal.kafka.client import Cluster, coded
+from headrace.runtime.threads import Threads
+
+#: A transaction is opened when the handlers have finished; one that was left open ends after this long.
+TRANSACTION_MS_MAX = 10_000
+#: The library waits this long between two tries; its default (100 ms) is met in every transaction.
+RETRY_MS = 1
+#: A commit whose answer was not heard is asked about again: it has stood or fallen already.
+COMMIT_TRIES_MAX = 5
+_POLL_S = 0.05
+_FLUSH_S_MAX = 30.0
+
+
+class Out(NamedTuple):
+    """One record to be written."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+def _config(cluster: Cluster, **more: Any) -> dict[str, Any]:
+    return {
+        **cluster.config,
+        "enable.idempotence": True,
+        "acks": "all",
+        "retry.backoff.ms": RETRY_MS,
+        "linger.ms": 0,
+        "compression.type": "lz4",
+        **more,
+    }
+
+
+class Publisher:
+    """Writes single records; each is answered when all replicas that have to have it have it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._address = cluster.address
+        self._producer = Producer(_config(cluster, **{"delivery.timeout.ms": int(_FLUSH_S_MAX * 1000)}))
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-publish", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._producer.poll(_POLL_S)
+
+    async def publish(self, record: Out) -> None:
+        """Write a record; raises the `JournalError` family."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            fault = None if error is None else coded(error, self._address)
+            loop.call_soon_threadsafe(_answer, done, fault)
+
+        self._produce(record, delivered)
+        await done
+
+    def _produce(self, record: Out, delivered: Callable[[KafkaError | None, Message], None]) -> None:
+        topic, partition, key, value, headers = record
+        try:
+            self._producer.produce(topic, value, key, partition, on_delivery=delivered, headers=list(headers))
+        except BufferError as fault:
+            raise errors.JournalUnavailable(
+                "Too many events wait for the brokers.", path=self._address
+            ) from fault
+        except KafkaException as fault:
+            raise coded(fault, self._address) from fault
+
+    def close(self) -> None:
+        """Write what is queued, and stop."""
+        self._producer.flush(_FLUSH_S_MAX)
+        self._stopped.set()
+        self._thread.join()
+
+
+def _answer(done: asyncio.Future[None], fault: errors.JournalError | None) -> None:
+    if done.done():
+        return
+    if fault is None:
+        done.set_result(None)
+    else:
+        done.set_exception(fault)
+
+
+@contextmanager
+def _unless_again() -> Generator[None]:
+    """Pass over a fault after which the same is to be asked once more."""
+    try:
+        yield
+    except KafkaException as fault:
+        error: KafkaError = fault.args[0]
+        if error.fatal():
+            raise Unsure from fault
+        if not error.retriable():
+            raise
+
+
+class Fence(NamedTuple):
+    """What keeps a worker that has lost partitions from writing their outcomes."""
+
+    #: Partitions are given up before a transaction or after it, not meanwhile.
+    lock: threading.Lock
+    #: The group's metadata of the last assignment: the brokers refuse that of an earlier one.
+    metadata: object
+    #: Are all partitions concerned still under the assignment of the claim?
+    holds: Callable[[], bool]
+
+
+class Unsure(Exception):
+    """Whether a transaction has committed is not known: the ledger has to say."""
+
+
+class Transactions:
+    """Writes records and offsets of one subscription together or not at all, in a thread of its own."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster, self._name = cluster, name
+        self._producer: Producer | None = None
+        self._thread = Threads(1, f"headrace-commit-{name}")
+
+    async def commit(
+        self,
+        records: Sequence[Out],
+        offsets: Sequence[TopicPartition] = (),
+        fence: Fence | None = None,
+    ) -> None:
+        """Commit one transaction; when it fails nothing of it is seen, and the same may be tried again.
+
+        Raises the `JournalError` family, and `Unsure` when nobody can say whether it stands.
+        """
+        loop = asyncio.get_running_loop()
+        job = loop.run_in_executor(self._thread, self._commit, records, offsets, fence)
+        await asyncio.shield(job)  # whoever is cancelled meanwhile, it ends one way or the other
+
+    def _commit(
+        self,
+        records: Sequence[Out],
+        offsets: Sequence[TopicPartition],
+        fence: Fence | None,
+    ) -> None:
+        try:
+            if fence is None:
+                self._write(records, offsets, None)
+            else:
+                with fence.lock:
+                    if not fence.holds():
+                        problem = "Partitions were given up while their outcome was under way."
+                        raise errors.JournalUnavailable(problem, path=self._cluster.address)
+                    self._write(records, offsets, fence.metadata)
+        except KafkaException as fault:
+            self._give_up(fault)
+            raise coded(fault, self._cluster.address) from fault
+
+    def _write(self, records: Sequence[Out], offsets: Sequence[TopicPartition], metadata: object) -> None:
+        producer = self._producer or self._make()
+        producer.begin_transaction()
+        for topic, partition, key, value, headers in records:
+            while True:
+                try:
+                    producer.produce(topic, value, key, partition, headers=list(headers))
+                    break
+                except BufferError:
+                    producer.poll(_POLL_S)
+            producer.poll(0)
+        if offsets:
+            producer.send_offsets_to_transaction(list(offsets), metadata)
+        for _ in range(COMMIT_TRIES_MAX):
+            with _unless_again():
+                producer.commit_transaction(TRANSACTION_MS_MAX / 1000)
+                return
+        self._producer = None
+        raise Unsure
+
+    def _make(self) -> Producer:
+        """Return a new producer; its id need not be stable, for the group's metadata is the fence."""
+        config = _config(
+            self._cluster,
+            **{
+                "transactional.id": f"{self._name}.{uuid4()}",
+                "transaction.timeout.ms": TRANSACTION_MS_MAX,
+            },
+        )
+        producer = Producer(config)
+        producer.init_transactions(TRANSACTION_MS_MAX / 1000)
+        self._producer = producer
+        return producer
+
+    def _give_up(self, fault: KafkaException) -> None:
+        """Abort; where that cannot be either, begin with a new producer."""
+        error: KafkaError = fault.args[0]
+        producer = self._producer
+        if producer is None:
+            return
+        self._producer = None
+        if not error.fatal():
+            with suppress(KafkaException):
+                producer.abort_transaction(TRANSACTION_MS_MAX / 1000)
+                self._producer = producer
+
+    def close(self) -> None:
+        """Stop; an open transaction ends by its time-out."""
+        self._thread.shutdown(wait=True)
