@@ -43,7 +43,7 @@ from headrace.ports import (
 from headrace.ports.index import Claim, First, Stretch, Tried
 
 if TYPE_CHECKING:
-    from headrace.journal.kafka.journal import KafkaJournal
+    from headrace.journal.kafka.journal import KafkaJournal, KafkaWorker
 
 #: Records that may wait on the loop; beyond it the partitions are paused.
 WAITING_MAX = 4_096
@@ -57,10 +57,10 @@ class KafkaConsumer:
     """Claims events of the partitions assigned to it and commits what they came to."""
 
     def __init__(
-        self, journal: KafkaJournal, owner: str, subscription: Subscription, *, latest: bool
+        self, journal: KafkaJournal, worker: KafkaWorker, subscription: Subscription, *, latest: bool
     ) -> None:
         self._journal, self._index, self._clock = journal, journal.index, journal.clock
-        self._owner, self._latest = owner, latest
+        self._owner, self._lease_ms, self._latest = worker.name, worker.lease_ms, latest
         self._subscription = subscription
         self._handler, self._topic = subscription.handler, subscription.topic
         self._parts: dict[int, Part] = {}
@@ -84,8 +84,9 @@ class KafkaConsumer:
             group = self._journal.group_of(self._handler)
             self._transactions = Transactions(self._journal.cluster, group)
             events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
+            topic = self._journal.found(self._topic)
             self._poller = Poller(
-                self._journal.cluster, group, self._journal.found(self._topic), self._ledger, events
+                self._journal.cluster, group, topic, self._ledger, events, lease_ms=self._lease_ms
             )
             self._poller.start(latest=self._latest)
         return len(self._parts)
@@ -285,7 +286,7 @@ class KafkaConsumer:
         version: VersionInfo,
     ) -> list[Row]:
         """Move the position over records; return those that are to be run."""
-        held, free = part.held, list[Row]()
+        held, free, before = part.held, list[Row](), part.taken
         last = readings[-1].row[0]
         if not part.ranges or part.ranges[-1].version != version.name:
             part.ranges.append(Range(offset_of(held.high), version.name))
@@ -308,7 +309,7 @@ class KafkaConsumer:
             part.rows[row[0]] = row
             held.add(entry)
         held.claimed_after, held.high, held.stored = held.high, last, last
-        held.unsettled = len(free)
+        held.unsettled, part.claimed = len(free), part.taken - before
         return free
 
     # --- outcomes -----------------------------------------------------------------------------

@@ -212,15 +212,14 @@ class KafkaJournal:
 
     async def join(self, lease_ms: int) -> Worker:
         """Make this process known as a worker; it is the groups that know whether it lives."""
-        del lease_ms
         self._open()
-        return KafkaWorker(uuid4().hex)
+        return KafkaWorker(uuid4().hex, lease_ms)
 
     def consumer(self, worker: Worker, subscription: Subscription) -> KafkaConsumer:
         """Return this worker's share of a subscription."""
-        owner = worker.name if isinstance(worker, KafkaWorker) else str(worker.id)
+        assert isinstance(worker, KafkaWorker)
         latest = subscription.handler in self._latest
-        return KafkaConsumer(self, owner, subscription, latest=latest)
+        return KafkaConsumer(self, worker, subscription, latest=latest)
 
 
 class KafkaWorker:
@@ -228,8 +227,10 @@ class KafkaWorker:
 
     id = 0
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, lease_ms: int) -> None:
         self.name = name
+        #: So long a silent member keeps its partitions.
+        self.lease_ms = lease_ms
 
     def renew(self) -> bool:
         """Do nothing: heartbeats are the library's."""

@@ -23,6 +23,8 @@ class Part:
     taken: int = 0
     done: int = 0
     dead: int = 0
+    #: How many of the taken belong to the claim that has no outcome yet.
+    claimed: int = 0
     #: False until what is open, and what a dead owner had in hand, is known.
     ready: bool = False
     #: Up to this offset events were in the hand of an owner that died: they come back as suspects.
@@ -45,6 +47,7 @@ class Part:
             self.taken,
             self.done,
             self.dead,
+            self.claimed,
             self.ready,
             self.suspect_upto,
             self.waiting,
@@ -53,7 +56,14 @@ class Part:
         )
 
     def position(self, clock: Clock) -> Position:
-        """Return what the ledger is to say."""
+        """Return what the ledger is to say.
+
+        What was claimed and has no outcome yet is left out: a successor has to find it after the position.
+        """
+        held = self.held
+        high, taken = (
+            (held.claimed_after, self.taken - self.claimed) if held.unsettled else (held.high, self.taken)
+        )
         now_ns, now_us = clock.boot_ns(), clock.wall_us()
         opened = [
             entry(
@@ -62,15 +72,16 @@ class Part:
                 one.attempt,
                 now_us + (one.due_ns - now_ns) // 1000 if one.due_ns > now_ns else 0,
             )
-            for one in sorted(self.held.open.values(), key=lambda one: one.seq)
+            for one in sorted(held.open.values(), key=lambda one: one.seq)
+            if one.seq <= high
         ]
         return Position(
-            high=offset_of(self.held.high),
+            high=offset_of(high),
             start=self.start,
             topic_id=self.topic_id,
             open=opened,
             ranges=self.ranges,
-            taken=self.taken,
+            taken=taken,
             done=self.done,
             dead=self.dead,
         )

@@ -55,10 +55,9 @@ class Poller:
     """
 
     def __init__(
-        self, cluster: Cluster, group: str, topic: Topic, ledger: str, events: Events, **more: Any
+        self, cluster: Cluster, group: str, topic: Topic, ledger: str, events: Events, *, lease_ms: int
     ) -> None:
         config: dict[str, Any] = {
-            "partition.assignment.strategy": "range",
             **cluster.config,
             "group.id": group,
             "enable.auto.commit": False,
@@ -67,7 +66,10 @@ class Poller:
             "fetch.wait.max.ms": 10,
             "queued.max.messages.kbytes": AHEAD_KIB,
             "max.poll.interval.ms": AWAY_MS_MAX,
-            **more,
+            # With the protocol of KIP-848 it is the broker's.
+            **(
+                {} if cluster.config.get("group.protocol") == "consumer" else {"session.timeout.ms": lease_ms}
+            ),
         }
         self._address = cluster.address
         self._topic, self._ledger = topic, ledger
