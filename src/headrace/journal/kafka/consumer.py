@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import TopicPartition
 
 from headrace import errors
 from headrace.event.lineage import text_of
 from headrace.journal.held import Open
-from headrace.journal.kafka.ledger import OpenEntry, Range
+from headrace.journal.kafka.ledger import Range
 from headrace.journal.kafka.outcome import (
     Token,
     apply,
@@ -23,10 +23,10 @@ from headrace.journal.kafka.outcome import (
     ledger_record,
     stale_rows,
 )
-from headrace.journal.kafka.part import Part, part_of, reopen
-from headrace.journal.kafka.poll import Events, Poller, Start
-from headrace.journal.kafka.produce import Fence, Out, Transactions, Unsure
-from headrace.journal.kafka.rows import Reading, Rows, offset_of
+from headrace.journal.kafka.part import Part
+from headrace.journal.kafka.produce import Fence, Out, Unsure
+from headrace.journal.kafka.rows import Reading, offset_of
+from headrace.journal.kafka.share import Share
 from headrace.journal.scan import may_take
 from headrace.journal.settle import without
 from headrace.ports import (
@@ -45,12 +45,8 @@ from headrace.ports.index import Claim, First, Stretch, Tried
 if TYPE_CHECKING:
     from headrace.journal.kafka.journal import KafkaJournal, KafkaWorker
 
-#: Records that may wait on the loop; beyond it the partitions are paused.
-WAITING_MAX = 4_096
 #: How soon to look again at what is due but was not taken.
 DUE_LOOK_S = 0.005
-#: Beyond all offsets: everything of a partition is forgotten.
-_ALL = 1 << 62
 
 
 class KafkaConsumer:
@@ -60,142 +56,32 @@ class KafkaConsumer:
         self, journal: KafkaJournal, worker: KafkaWorker, subscription: Subscription, *, latest: bool
     ) -> None:
         self._journal, self._index, self._clock = journal, journal.index, journal.clock
-        self._owner, self._lease_ms, self._latest = worker.name, worker.lease_ms, latest
-        self._subscription = subscription
+        self._owner, self._subscription = worker.name, subscription
         self._handler, self._topic = subscription.handler, subscription.topic
-        self._parts: dict[int, Part] = {}
-        self._woken = asyncio.Event()
-        self._fault: BaseException | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._poller: Poller | None = None
-        self._rows: Rows
-        self._transactions: Transactions
-        self._ledger = ""
+        self._share = Share(journal, worker, subscription, latest=latest)
 
     # --- the group ----------------------------------------------------------------------------
 
     async def balance(self) -> int:
-        """Join the group; from then on it is the group that gives and takes partitions."""
-        if self._poller is not None and not self._poller.alive():
-            await self._leave()  # it has told why; now once more
-        if self._poller is None:
-            self._rows = await self._journal.rows_of(self._topic)
-            self._ledger = await self._journal.ledger_of(self._handler, self._topic)
-            group = self._journal.group_of(self._handler)
-            self._transactions = Transactions(self._journal.cluster, group)
-            events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
-            topic = self._journal.found(self._topic)
-            self._poller = Poller(
-                self._journal.cluster, group, topic, self._ledger, events, lease_ms=self._lease_ms
-            )
-            self._poller.start(latest=self._latest)
-        return len(self._parts)
-
-    async def _leave(self) -> None:
-        """Leave the group, and drop what was in hand."""
-        poller, self._poller = self._poller, None
-        if poller is not None:
-            await asyncio.to_thread(poller.close)
-            self._transactions.close()
-        self._parts.clear()
-
-    async def _leaving(self, partitions: list[int]) -> None:
-        """Note that what was claimed of partitions is not in the hand of somebody who died."""
-        for partition in partitions:
-            with suppress(errors.JournalError):
-                await self._index.finished(self._handler, partition, _ALL)
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _assigned(self, starts: list[Start]) -> None:
-        for start in starts:
-            tp = self._journal.place(self._topic, start.partition)
-            self._parts[tp] = part_of(start.partition, tp, start.epoch, start.position)
-        self._later(self._take_over(starts))
-
-    async def _take_over(self, starts: list[Start]) -> None:
-        """Learn what is open in new partitions, and what an owner that died had in hand."""
-        try:
-            claims = {claim.partition: claim for claim in await self._index.claims(self._handler)}
-            for start in starts:
-                claim = claims.get(start.partition)
-                await self._begin(start, None if claim is None or claim.owner == self._owner else claim)
-        except errors.JournalError as fault:
-            self._failed(fault)
-        self._woken.set()
-
-    async def _begin(self, start: Start, claim: Claim | None) -> None:
-        tp = self._journal.place(self._topic, start.partition)
-        tried = {one.offset: one for one in await self._index.tried(self._handler, start.partition)}
-        opened = [
-            (entry, await self._journal.read_one(self._rows, self._topic, start.partition, entry.offset))
-            for entry in start.position.open
-        ]
-        part = self._parts.get(tp)
-        if part is None or part.held.epoch != start.epoch:
-            return  # given up meanwhile
-        for entry, reading in opened:
-            if reading is not None:
-                self._reopen(part, entry, reading, tried.get(entry.offset), died=claim is not None)
-        if claim is not None:
-            part.suspect_upto = claim.upto
-        part.ready = True
-
-    def _reopen(
-        self, part: Part, entry: OpenEntry, reading: Reading, known: Tried | None, *, died: bool
-    ) -> None:
-        attempt, state = entry.attempt(), OpenState(entry.state)
-        if known is not None:
-            number, crashes = max(attempt.number, known.number), max(attempt.crashes, known.crashes)
-            attempt = attempt._replace(number=number, crashes=crashes)
-        if state is OpenState.RUNNING:
-            state, attempt = OpenState.RETRY, attempt._replace(crashes=attempt.crashes + died)
-        wait_ns = max(0, entry.due_us - self._clock.wall_us()) * 1000
-        due_ns = self._clock.boot_ns() + wait_ns if wait_ns else 0
-        reopen(part, reading, state, attempt, due_ns, key_of(reading.row))
-
-    def _gone(self, partitions: list[int]) -> None:
-        for partition in partitions:
-            self._parts.pop(self._journal.place(self._topic, partition), None)
-        self._woken.set()
-
-    def _failed(self, fault: BaseException) -> None:
-        self._fault = fault
-        self._woken.set()
-
-    def _records(self, messages: list[Message]) -> None:
-        for message in messages:
-            reading = self._rows.read(message)
-            part = self._parts.get(reading.row[1])
-            if part is not None and reading.row[0] > part.held.high:
-                part.waiting.append(reading)
-        self._see_room()
-        self._woken.set()
-
-    def _see_room(self) -> None:
-        if self._poller is not None:
-            self._poller.full = sum(len(part.waiting) for part in self._parts.values()) > WAITING_MAX
+        """Join the group, if that is not done; return the number of partitions held."""
+        await self._share.join()
+        return self.held()
 
     def held(self) -> int:
         """Return the number of partitions held."""
-        return len(self._parts)
+        return len(self._share.parts)
 
     async def release(self) -> int:
         """Leave the group; what was in hand has been settled before."""
-        count = len(self._parts)
-        await self._leave()
+        count = self.held()
+        await self._share.leave()
         return count
 
     # --- claims -------------------------------------------------------------------------------
 
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
         """Claim the events whose retry is due, else new ones."""
-        fault, self._fault = self._fault, None
-        if fault is not None:
-            raise fault
+        self._share.check()
         return await self._take_due(limit, version) or await self._take_new(limit, version)
 
     def _check(self, active: int | None, version: VersionInfo) -> None:
@@ -207,7 +93,7 @@ class KafkaConsumer:
         rows: list[Row] = []
         attempts: dict[int, Attempt] = {}
         epochs: dict[int, int] = {}
-        for tp, part in list(self._parts.items()):
+        for tp, part in list(self._share.parts.items()):
             due = part.held.due(now, limit - len(rows)) if part.held.waiting else []
             suspect = bool(due) and due[0].attempt.crashes > 0
             if not due or (suspect and rows):
@@ -221,7 +107,7 @@ class KafkaConsumer:
                 for entry in due
             ]
             await self._index.try_again(self._handler, part.partition, tries)
-            if self._parts.get(tp) is not part:
+            if self._share.parts.get(tp) is not part:
                 continue  # given up meanwhile
             epochs[tp] = part.held.epoch
             for entry in due:
@@ -236,7 +122,7 @@ class KafkaConsumer:
 
     async def _take_new(self, limit: int, version: VersionInfo) -> Batch | None:
         found: dict[int, tuple[Part, list[Reading]]] = {}
-        for tp, part in self._parts.items():
+        for tp, part in self._share.parts.items():
             if limit <= 0:
                 break
             if part.ready and part.waiting and may_take(part.held):
@@ -249,17 +135,19 @@ class KafkaConsumer:
         rows: list[Row] = []
         epochs: dict[int, int] = {}
         for tp, (part, readings) in found.items():
-            if self._parts.get(tp) is not part:
+            if self._share.parts.get(tp) is not part:
                 continue  # given up meanwhile
             free = self._claim(part, readings, copies, version)
             if free:
                 epochs[tp] = part.held.epoch
                 rows += free
-        self._see_room()
+        self._share.see_room()
         if not rows:
             # Copies, suspects, keys that wait: nothing will settle this, and others may stand behind it.
-            await self._commit([], {tp for tp, (part, _) in found.items() if self._parts.get(tp) is part})
-            self._woken.set()
+            await self._commit(
+                [], {tp for tp, (part, _) in found.items() if self._share.parts.get(tp) is part}
+            )
+            self._share.woken.set()
             return None
         return Batch(self._subscription.id, version, rows, token=Token(epochs, fresh=True))
 
@@ -316,10 +204,12 @@ class KafkaConsumer:
 
     async def settle(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int = 0) -> list[Settled]:
         """Commit outcomes in one transaction with positions and ledger, then claim the next batch."""
-        if self._poller is None:
+        if self._share.poller is None:
             raise errors.JournalClosed
-        tps = {row[1] for batch, _ in parts for row in batch.rows} & self._parts.keys()
-        epochs = {tp: self._parts[tp].held.epoch for tp in tps}
+        epochs = {tp: part.held.epoch for tp, part in self._share.parts.items()}
+        tps = {
+            tp for batch, _ in parts for tp, epoch in batch.token.epochs.items() if epochs.get(tp) == epoch
+        }
         settled, kept = list[Settled](), list[tuple[Batch, Outcome]]()
         for batch, outcome in parts:
             stale = stale_rows(batch, epochs)
@@ -335,14 +225,14 @@ class KafkaConsumer:
 
     async def _commit(self, parts: Sequence[tuple[Batch, Outcome]], tps: set[int]) -> None:
         """Commit what changes in partitions; they are as before when it fails."""
-        poller = self._poller
+        poller = self._share.poller
         if poller is None or not tps:
             return  # all of it is stale: others have done it, or will
-        changed = {tp: self._parts[tp].copy() for tp in tps}
+        changed = {tp: self._share.parts[tp].copy() for tp in tps}
         records = self._conflicts_of(changed.values())
         for batch, outcome in parts:
             records += self._records_of(changed, batch, outcome)
-        records += [ledger_record(self._ledger, part, self._clock) for part in changed.values()]
+        records += [ledger_record(self._share.ledger, part, self._clock) for part in changed.values()]
         offsets = [
             TopicPartition(self._topic.name, part.partition, part.position(self._clock).low())
             for part in changed.values()
@@ -354,15 +244,15 @@ class KafkaConsumer:
 
         try:
             fence = Fence(poller.committing, poller.metadata, holds)
-            await self._transactions.commit(records, offsets, fence)
+            await self._share.transactions.commit(records, offsets, fence)
         except Unsure as fault:
-            await self._leave()  # the ledger says what stands, to whoever gets the partitions next
+            await self._share.leave()  # the ledger says what stands, to whoever gets the partitions next
             problem = "It is not known whether an outcome was committed: its partitions are read again."
             raise errors.JournalUnavailable(problem, path=self._journal.address) from fault
         for tp, part in changed.items():
-            known = self._parts.get(tp)
+            known = self._share.parts.get(tp)
             if known is not None and known.held.epoch == part.held.epoch:
-                self._parts[tp] = part
+                self._share.parts[tp] = part
 
     def _records_of(self, changed: dict[int, Part], batch: Batch, outcome: Outcome) -> list[Out]:
         journal = self._journal
@@ -370,7 +260,9 @@ class KafkaConsumer:
         for letter in outcome.dead:
             partition = changed[letter.row[1]].partition
             records.append(dead_record(self._topic.name, partition, letter, journal.stamps))
-        records += [out._replace(topic=self._ledger) for out in apply(changed, batch, outcome, self._clock)]
+        records += [
+            out._replace(topic=self._share.ledger) for out in apply(changed, batch, outcome, self._clock)
+        ]
         return records
 
     def _conflicts_of(self, parts: Iterable[Part]) -> list[Out]:
@@ -395,19 +287,19 @@ class KafkaConsumer:
             seconds = min(seconds, max(DUE_LOOK_S, (first - self._clock.boot_ns()) / 1e9))
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._woken.wait()
-        self._woken.clear()
+                await self._share.woken.wait()
+        self._share.woken.clear()
 
     def wake(self) -> None:
         """Have `wait` return."""
-        self._woken.set()
+        self._share.woken.set()
 
     def more(self) -> bool:
         """Return whether `take` may find something at once."""
-        parts = self._parts.values()
+        parts = self._share.parts.values()
         return any(part.ready and part.waiting and may_take(part.held) for part in parts)
 
     def next_due_ns(self) -> int | None:
         """Return when the earliest waiting event may run, on the boot clock."""
-        due = [part.held.next_due_ns() for part in self._parts.values() if part.held.waiting]
+        due = [part.held.next_due_ns() for part in self._share.parts.values() if part.held.waiting]
         return min((one for one in due if one is not None), default=None)

@@ -44,8 +44,10 @@ def apply(parts: dict[int, Part], batch: Batch, outcome: Outcome, clock: Clock) 
     """Change parts as an outcome says; yield the exceptions to version ranges that follow."""
     token: Token = batch.token
     named = outcome.offsets()
+    # A partition that was given up and taken again is another: nothing of this batch is of its business.
+    ours = {tp for tp, epoch in token.epochs.items() if tp in parts and parts[tp].held.epoch == epoch}
     for row in batch.rows if token.fresh else ():
-        if row[0] not in named and row[1] in parts:
+        if row[0] not in named and row[1] in ours:
             _open(parts[row[1]], row, Open(row[0], OpenState.RUNNING, FIRST_ATTEMPT, 0, key_of(row)))
     for one in outcome.waiting:
         due_ns = clock.boot_ns() + int(one.after_ms * 1e6) if one.after_ms else 0
@@ -59,9 +61,8 @@ def apply(parts: dict[int, Part], batch: Batch, outcome: Outcome, clock: Clock) 
         part = parts[letter.row[1]]
         part.dead += 1
         yield from _close(part, letter.row, batch, token)
-    for tp in token.epochs if token.fresh else ():
-        if tp in parts:
-            parts[tp].held.unsettled = 0
+    for tp in ours if token.fresh else ():
+        parts[tp].held.unsettled = 0
 
 
 def _open(part: Part, row: Row, entry: Open) -> None:
