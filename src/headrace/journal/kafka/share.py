@@ -1,0 +1,159 @@
+"""A worker's membership in the group of a subscription: which partitions it has, and what waits in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Message
+
+from headrace import errors
+from headrace.journal.kafka.ledger import OpenEntry
+from headrace.journal.kafka.outcome import key_of
+from headrace.journal.kafka.part import Part, part_of, reopen
+from headrace.journal.kafka.poll import Events, Poller, Start
+from headrace.journal.kafka.produce import Transactions
+from headrace.journal.kafka.rows import Reading, Rows
+from headrace.ports import OpenState, Subscription
+from headrace.ports.index import Claim, Tried
+
+if TYPE_CHECKING:
+    from headrace.journal.kafka.journal import KafkaJournal, KafkaWorker
+
+#: Records that may wait on the loop; beyond it the partitions are paused.
+WAITING_MAX = 4_096
+#: Beyond all offsets: everything of a partition is forgotten.
+_ALL = 1 << 62
+
+
+class Share:
+    """The partitions that a worker has of one subscription."""
+
+    def __init__(
+        self, journal: KafkaJournal, worker: KafkaWorker, subscription: Subscription, *, latest: bool
+    ) -> None:
+        self._journal, self._index, self._clock = journal, journal.index, journal.clock
+        self._owner, self._lease_ms, self._latest = worker.name, worker.lease_ms, latest
+        self._handler, self._topic = subscription.handler, subscription.topic
+        self._fault: BaseException | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rows: Rows
+        self.parts: dict[int, Part] = {}
+        self.poller: Poller | None = None
+        self.transactions: Transactions
+        self.ledger = ""
+        self.woken = asyncio.Event()
+
+    async def join(self) -> None:
+        """Join the group; from then on it is the group that gives and takes partitions."""
+        if self.poller is not None and not self.poller.alive():
+            await self.leave()  # it has told why; now once more
+        if self.poller is not None:
+            return
+        journal, group = self._journal, self._journal.group_of(self._handler)
+        self._rows = await journal.rows_of(self._topic)
+        self.ledger = await journal.ledger_of(self._handler, self._topic)
+        self.transactions = Transactions(journal.cluster, group)
+        events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
+        topic = journal.found(self._topic)
+        self.poller = Poller(journal.cluster, group, topic, self.ledger, events, lease_ms=self._lease_ms)
+        self.poller.start(latest=self._latest)
+
+    async def leave(self) -> None:
+        """Leave the group, and drop what was in hand."""
+        poller, self.poller = self.poller, None
+        if poller is not None:
+            await asyncio.to_thread(poller.close)
+            self.transactions.close()
+        self.parts.clear()
+
+    def check(self) -> None:
+        """Raise what the thread of the group has met, once."""
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            raise fault
+
+    def see_room(self) -> None:
+        """Have partitions paused while too much waits."""
+        if self.poller is not None:
+            self.poller.full = sum(len(part.waiting) for part in self.parts.values()) > WAITING_MAX
+
+    # --- told by the thread -------------------------------------------------------------------
+
+    async def _leaving(self, partitions: list[int]) -> None:
+        """Note that what was claimed of partitions is not in the hand of somebody who died."""
+        for partition in partitions:
+            with suppress(errors.JournalError):
+                await self._index.finished(self._handler, partition, _ALL)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _assigned(self, starts: list[Start]) -> None:
+        for start in starts:
+            tp = self._journal.place(self._topic, start.partition)
+            self.parts[tp] = part_of(start.partition, tp, start.epoch, start.position)
+        self._later(self._take_over(starts))
+
+    async def _take_over(self, starts: list[Start]) -> None:
+        """Learn what is open in new partitions, and what an owner that died had in hand."""
+        try:
+            claims = {claim.partition: claim for claim in await self._index.claims(self._handler)}
+            for start in starts:
+                claim = claims.get(start.partition)
+                await self._begin(start, None if claim is None or claim.owner == self._owner else claim)
+        except errors.JournalError as fault:
+            self._failed(fault)
+        self.woken.set()
+
+    async def _begin(self, start: Start, claim: Claim | None) -> None:
+        tp = self._journal.place(self._topic, start.partition)
+        tried = {one.offset: one for one in await self._index.tried(self._handler, start.partition)}
+        opened = [
+            (entry, await self._journal.read_one(self._rows, self._topic, start.partition, entry.offset))
+            for entry in start.position.open
+        ]
+        part = self.parts.get(tp)
+        if part is None or part.held.epoch != start.epoch:
+            return  # given up meanwhile
+        for entry, reading in opened:
+            if reading is not None:
+                self._reopen(part, entry, reading, tried.get(entry.offset), died=claim is not None)
+        if claim is not None:
+            part.suspect_upto = claim.upto
+        part.ready = True
+
+    def _reopen(
+        self, part: Part, entry: OpenEntry, reading: Reading, known: Tried | None, *, died: bool
+    ) -> None:
+        attempt, state = entry.attempt(), OpenState(entry.state)
+        if known is not None:
+            number, crashes = max(attempt.number, known.number), max(attempt.crashes, known.crashes)
+            attempt = attempt._replace(number=number, crashes=crashes)
+        if state is OpenState.RUNNING:
+            state, attempt = OpenState.RETRY, attempt._replace(crashes=attempt.crashes + died)
+        wait_ns = max(0, entry.due_us - self._clock.wall_us()) * 1000
+        due_ns = self._clock.boot_ns() + wait_ns if wait_ns else 0
+        reopen(part, reading, state, attempt, due_ns, key_of(reading.row))
+
+    def _gone(self, partitions: list[int]) -> None:
+        for partition in partitions:
+            self.parts.pop(self._journal.place(self._topic, partition), None)
+        self.woken.set()
+
+    def _failed(self, fault: BaseException) -> None:
+        self._fault = fault
+        self.woken.set()
+
+    def _records(self, messages: list[Message]) -> None:
+        for message in messages:
+            reading = self._rows.read(message)
+            part = self.parts.get(reading.row[1])
+            if part is not None and reading.row[0] > part.held.high:
+                part.waiting.append(reading)
+        self.see_room()
+        self.woken.set()
