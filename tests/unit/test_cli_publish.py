@@ -14,6 +14,7 @@ from tests.unit.terminal import PATIENCE_S, Ran, Running, apart, command, enviro
 
 from headrace.cli.output import Exit
 from headrace.cli.publish import Line, Splitter
+from headrace.runtime.publish import UNIT_EVENTS_MAX
 
 APP = """
 from headrace import App, Event
@@ -127,6 +128,17 @@ def test_a_file_holds_one_event_per_line(folder: Path) -> None:
     assert [one["line"] for one in lines] == [1, 3, 4]
     assert whole.code == Exit.DONE
     assert [one["owner"] for one in stored(folder)] == ["a", "b", "c", "d"]
+
+
+def test_many_short_lines_are_several_units(folder: Path) -> None:
+    """One read holds more of them than one publish may have; each is published all the same."""
+    app = APP.replace('key="owner"', "").replace("owner: str", "")
+    (folder / "memo.py").write_text(app)
+
+    ran = publish(folder, "-", stdin=b"{}\n" * (UNIT_EVENTS_MAX + 500))
+
+    assert (ran.code, ran.err) == (Exit.DONE, "")
+    assert [one["line"] for one in ran.lines] == list(range(1, UNIT_EVENTS_MAX + 501))
 
 
 @pytest.mark.parametrize(

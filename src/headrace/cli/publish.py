@@ -157,8 +157,13 @@ class Publisher:
                 good.append((line, self._event(line.text)))
             except errors.EventError as fault:
                 self._refuse(line, fault)
-        if not good:
-            return
+        from headrace.runtime.publish import UNIT_EVENTS_MAX
+
+        for start in range(0, len(good), UNIT_EVENTS_MAX):
+            await self._publish_unit(good[start : start + UNIT_EVENTS_MAX])
+
+    async def _publish_unit(self, good: list[tuple[Line, Event]]) -> None:
+        """Publish lines together; where that is refused, each by itself."""
         try:
             receipts = await self._app.publish([event for _, event in good], parents=self._parents)
         except errors.EventError:

@@ -19,6 +19,7 @@ from headrace.errors.event import (
     TopicInvalid,
     TypeTwice,
     TypeUnknown,
+    UnitTooLarge,
 )
 from headrace.errors.handler import (
     DeadlineExceeded,
@@ -145,6 +146,7 @@ __all__ = [
     "TopicMismatch",
     "TypeTwice",
     "TypeUnknown",
+    "UnitTooLarge",
     "UsageError",
     "VersionInactive",
     "VersionUnknown",
