@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from headrace import errors
+from headrace.cli.output import warn
 
 if TYPE_CHECKING:
     from headrace.journal.connection import Connection
@@ -21,6 +22,14 @@ def path_in_force(journal: str | None) -> str:
     from headrace.settings import load, path_of
 
     return path_of(load({"journal": journal}).journal)
+
+
+def warn_of_environment() -> None:
+    """Tell of variables that were meant as settings and are none: they would be passed over in silence."""
+    from headrace.settings import mistyped
+
+    for given, meant in mistyped():
+        warn(f"{given} in the environment means nothing; did you mean {meant}?")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from headrace import errors
+from headrace.cli.access import warn_of_environment
 from headrace.cli.options import Json, Target, examples
 from headrace.cli.output import Exit, paint, put, put_json, told
 
@@ -42,6 +43,7 @@ def _check(
     """Check the handlers of an app, the types between them, their models; exit 1 with findings."""
     from headrace.cli.target import load
 
+    warn_of_environment()
     app: App | None = None
     try:
         app = load(target)

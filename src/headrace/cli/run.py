@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace import errors
+from headrace.cli.access import warn_of_environment
 from headrace.cli.options import Journal, Target, examples
 from headrace.cli.output import Exit, plain, say
 from headrace.world import SystemClock
@@ -66,6 +67,8 @@ def _run(
 ) -> int:  # fmt: skip
     """Handle events until stopped; several may run on one journal, and share the partitions."""
     flags = {"journal": journal, "lease_ms": lease_ms, "durability": durability}
+    if not siblings:  # else the first process has said so
+        warn_of_environment()
     if workers > 1:
         from headrace.cli.supervise import Supervisor
         from headrace.settings import load

@@ -79,6 +79,7 @@ from headrace.errors.usage import (
     CommandInvalid,
     ExtraMissing,
     SettingInvalid,
+    SettingsUnreadable,
     TargetInvalid,
     UsageError,
 )
@@ -140,6 +141,7 @@ __all__ = [
     "PoolCrashed",
     "RedriveRefused",
     "SettingInvalid",
+    "SettingsUnreadable",
     "SignatureInvalid",
     "TargetInvalid",
     "TopicInvalid",
