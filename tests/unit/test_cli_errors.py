@@ -17,6 +17,7 @@ Capture = pytest.CaptureFixture[str]
 
 CODES = [
     (errors.EventNotFound, Exit.NO),
+    (errors.HandlerUnknown, Exit.NO),
     (errors.RedriveRefused, Exit.NO),
     (errors.VersionUnknown, Exit.NO),
     (errors.PayloadInvalid, Exit.NO),

@@ -29,6 +29,7 @@ class Exit(IntEnum):
 #: The first that fits decides; a family stands after its members.
 _EXITS: tuple[tuple[type[errors.HeadraceError], Exit], ...] = (
     (errors.EventNotFound, Exit.NO),
+    (errors.HandlerUnknown, Exit.NO),
     (errors.RedriveRefused, Exit.NO),
     (errors.JournalUrlInvalid, Exit.UNUSABLE),
     (errors.JournalLoopBound, Exit.UNUSABLE),

@@ -39,6 +39,7 @@ from headrace.errors.handler import (
 from headrace.errors.journal import (
     DiskFull,
     EventNotFound,
+    HandlerUnknown,
     JournalBusy,
     JournalClosed,
     JournalCorrupt,
@@ -107,6 +108,7 @@ __all__ = [
     "HandlerError",
     "HandlerFailed",
     "HandlerTwice",
+    "HandlerUnknown",
     "HeadCorrupt",
     "HeadersTooLarge",
     "HeadraceError",

@@ -193,11 +193,11 @@ class EventNotFound(JournalError):
 
 
 class RedriveRefused(JournalError):
-    """Dead letter {dead_id} cannot be redriven: {problem}.
+    """Dead letter {dead_id} is left as it is: {problem}.
 
-    It stays as it is.
+    Others that were named with it are redriven or dropped all the same.
 
-    Hint: ``headrace dlq show`` tells its state.
+    Hint: ``headrace dlq show {dead_id}`` tells its state.
     """
 
     code = "HR-E216"
@@ -213,4 +213,16 @@ class JournalLoopBound(JournalError):
     """
 
     code = "HR-E217"
+    fault = Fault.YOURS
+
+
+class HandlerUnknown(JournalError):
+    """The journal knows no handler {handler}.
+
+    A handler is known once a worker has served it. Nothing was changed.
+
+    Hint: ``headrace status`` lists the handlers; ``--journal`` names another journal.
+    """
+
+    code = "HR-E218"
     fault = Fault.YOURS
