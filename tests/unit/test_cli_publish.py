@@ -185,7 +185,7 @@ def test_a_slow_source_gets_its_receipts_at_once(folder: Path) -> None:
 def test_the_splitter_cuts_where_the_lines_end() -> None:
     """However the bytes arrive, the lines are the same; the last one needs no end."""
     text = b"a\n\nbb\r\nccc"
-    expected = [Line(1, b"a"), Line(3, b"bb\r"), Line(4, b"ccc")]
+    expected = [Line(1, b"a", 1), Line(3, b"bb\r", 3), Line(4, b"ccc", 3)]
 
     for size in range(1, len(text) + 1):
         splitter = Splitter(100)
@@ -194,14 +194,14 @@ def test_the_splitter_cuts_where_the_lines_end() -> None:
 
 
 def test_the_splitter_keeps_no_line_without_end() -> None:
-    """A line over the limit costs no memory, is told, and the next one is read."""
+    """A line over the limit costs no memory, is told with its size, and the next one is read."""
     splitter = Splitter(10)
 
     found = [
         line for part in (b"x" * 11, b"y" * 1_000, b"z\nok\n", b"w" * 50, b"") for line in splitter.feed(part)
     ]
 
-    assert found == [Line(1, None), Line(2, b"ok"), Line(3, None)]
+    assert found == [Line(1, None, 1_012), Line(2, b"ok", 2), Line(3, None, 50)]
 
 
 def test_tail_follows_what_others_publish(folder: Path) -> None:

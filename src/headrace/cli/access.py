@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from headrace import errors
@@ -85,7 +84,9 @@ def _world() -> _World:
 
 
 def _existing(journal: str | None) -> str:
+    from headrace.journal.file import exists
+
     path = path_in_force(journal)
-    if not Path(path).exists():
+    if not exists(path):
         raise errors.JournalMissing(path=path)
     return path

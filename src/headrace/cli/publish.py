@@ -102,10 +102,11 @@ def _file(payload: str) -> Path:
 
 
 class Line(NamedTuple):
-    """One line of the source, from 1; ``None`` for one that is too long to be kept."""
+    """One line of the source, from 1; ``None`` instead of the text of one that is too long to be kept."""
 
     number: int
     text: bytes | None
+    size_bytes: int
 
 
 class Publisher:
@@ -117,13 +118,16 @@ class Publisher:
         self._bytes_max = app.settings.payload_bytes_max
         self._failed = 0
 
-    def _event(self, text: bytes | None) -> Event:
+    def _event_of(self, line: Line) -> Event:
+        if line.text is None:
+            raise errors.PayloadTooLarge(
+                type=self._contract.type, size_bytes=line.size_bytes, limit_bytes=self._bytes_max
+            )
+        return self._event(line.text)
+
+    def _event(self, text: bytes) -> Event:
         from headrace.codec.foreign import check_foreign
 
-        if text is None:
-            raise errors.PayloadTooLarge(
-                type=self._contract.type, size_bytes="more", limit_bytes=self._bytes_max
-            )
         check_foreign(self._contract.type, text, self._bytes_max)
         return self._contract.decode(text)
 
@@ -154,7 +158,7 @@ class Publisher:
         good: list[tuple[Line, Event]] = []
         for line in lines:
             try:
-                good.append((line, self._event(line.text)))
+                good.append((line, self._event_of(line)))
             except errors.EventError as fault:
                 self._refuse(line, fault)
         from headrace.runtime.publish import UNIT_EVENTS_MAX
@@ -196,7 +200,8 @@ class Splitter:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._rest = b""
-        self._overlong = False
+        #: Bytes that were not kept of a line that is too long.
+        self._dropped_bytes = 0
         self._number = 0
 
     def feed(self, found: bytes) -> Iterator[Line]:
@@ -204,11 +209,12 @@ class Splitter:
         *whole, rest = (self._rest + found).split(b"\n") if found else [self._rest, b""]
         for text in whole:
             self._number += 1
-            if self._overlong:
-                self._overlong = False
-                yield Line(self._number, None)
+            if self._dropped_bytes:
+                yield Line(self._number, None, self._dropped_bytes + len(text))
+                self._dropped_bytes = 0
             elif text.strip():
-                yield Line(self._number, text)
+                yield Line(self._number, text, len(text))
         self._rest = rest
-        if len(rest) > self._bytes_max:
-            self._rest, self._overlong = b"", True
+        if self._dropped_bytes or len(rest) > self._bytes_max:
+            self._dropped_bytes += len(rest)
+            self._rest = b""

@@ -9,7 +9,7 @@ import typer
 from headrace.cli.options import EventId, Journal, Json, TopicName, examples
 from headrace.cli.output import Exit, paint, put, put_json
 
-_EPILOG = examples("headrace show 01a22a419f19", "headrace show 01a22a41-9f19-79cd-89e5-cb5141c57f5a --json")
+_EPILOG = examples("headrace show 01a22a41-9f19-79cd", "headrace show mail-4711 --topic tickets --json")
 
 
 def add_to(top: typer.Typer) -> None:

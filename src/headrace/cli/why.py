@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.journal.reader import StoredEvent
     from headrace.journal.standing import Standing
 
-_EPILOG = examples("headrace why 01a22a419f19", "headrace why 01a22a419f19 --json")
+_EPILOG = examples("headrace why 01a22a41-9f19-79cd", "headrace why mail-4711 --json")
 
 
 def add_to(top: typer.Typer) -> None:

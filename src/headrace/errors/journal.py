@@ -97,6 +97,19 @@ class JournalForked(JournalError):
     fault = Fault.YOURS
 
 
+class JournalForbidden(JournalError):
+    """Journal {path} may not be read by this user.
+
+    It was not opened.
+
+    Hint: run as its owner, or let this user in with ``chmod``: workers and publishers need read and write
+    permission for the file and for its folder.
+    """
+
+    code = "HR-E219"
+    fault = Fault.YOURS
+
+
 class JournalOnNetwork(JournalError):
     """Journal {path} lies on a network file system ({filesystem}).
 
@@ -185,7 +198,8 @@ class LeaseLost(JournalError):
 class EventNotFound(JournalError):
     """No event has the id {event_id}.
 
-    Hint: ids are UUIDs, as printed by ``headrace tail``; a unique beginning of 8 or more digits will do.
+    Hint: ids are UUIDs, as printed by ``headrace tail``; a beginning that no other has (16 digits) will do,
+    so will the name that the publisher gave as ``event_id``.
     """
 
     code = "HR-E215"

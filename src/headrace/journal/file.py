@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +29,8 @@ _PRAGMAS = (
     "mmap_size=0",
     "wal_autocheckpoint=0",
 )
+#: A path that is refused for its length is told so far.
+PATH_SHOWN_CHARS_MAX = 200
 _NETWORK = ("nfs", "cifs", "smb", "9p", "fuse", "virtiofs", "afs", "ceph", "gluster", "lustre")
 #: SQLite versions without the WAL-reset fault, in which a checkpoint beside a writer could lose a commit.
 _SAFE = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
@@ -37,6 +40,7 @@ def open_file(path: str, *, read_only: bool = False) -> apsw.Connection:
     """Open a SQLite file with the settings of the journal; refuses network file systems."""
     if path == MEMORY:
         return apsw.Connection(path, statementcachesize=256)
+    exists(path)
     folder = Path(path).resolve().parent
     if not folder.is_dir():
         raise errors.JournalUnavailable(f"The folder {folder} does not exist.", path=path)
@@ -47,6 +51,25 @@ def open_file(path: str, *, read_only: bool = False) -> apsw.Connection:
     db = apsw.Connection(path, flags=flags, statementcachesize=256)
     db.set_busy_timeout(5_000)  # while opening only: several processes may create the file at once
     return db
+
+
+def exists(path: str) -> bool:
+    """Return whether there is a file; raises the coded error for a folder, or where we may not look."""
+    try:
+        about = Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError:
+        raise errors.JournalForbidden("Its folder is closed to it.", path=path) from None
+    except OSError as fault:
+        shown = path if len(path) <= PATH_SHOWN_CHARS_MAX else f"{path[:PATH_SHOWN_CHARS_MAX]}..."
+        raise errors.JournalUnavailable(f"{fault.strerror}.", path=shown) from None
+    if stat.S_ISDIR(about.st_mode):
+        hint = f"name the file in it, such as {Path(path, 'headrace.db')}"
+        raise errors.JournalForeign("It is a folder.", hint=hint, path=path)
+    if not os.access(path, os.R_OK):
+        raise errors.JournalForbidden(f"Its mode is {stat.S_IMODE(about.st_mode):03o}.", path=path)
+    return True
 
 
 #: How spaces, tabs, line ends and backslashes stand in mountinfo.
