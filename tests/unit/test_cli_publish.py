@@ -109,7 +109,7 @@ def test_each_line_is_published_or_named(folder: Path) -> None:
         f"error[{code}]: line {2 * number + 2}: " + line.split(": ", 2)[2]
         for (number, code), line in zip(enumerate(BAD_LINES.values()), _by_line(told), strict=True)
     )
-    assert f"{len(BAD_LINES)} lines were not published" in ran.err
+    assert f"not published: {len(BAD_LINES)} lines" in ran.err
     assert [one["owner"] for one in stored(folder)] == [f"a{number}" for number in range(len(good))]
 
 

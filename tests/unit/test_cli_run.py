@@ -82,7 +82,7 @@ def test_a_worker_says_what_it_serves_and_stops_in_order(
         ran = running.ended(number)
 
     assert ran.code == code
-    assert "stopped: 1 events finished, 0 handed back" in ran.err
+    assert "stopped: 1 event finished, 0 handed back" in ran.err
     assert ran.out == "begun a\n"  # the handler's own; ours all goes to stderr
 
 

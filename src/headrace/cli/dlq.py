@@ -13,6 +13,7 @@ from headrace.cli.options import Journal, Json, JsonLines, TypeName, examples
 from headrace.cli.output import (
     Exit,
     confirmed,
+    counted,
     iso,
     paint,
     plain,
@@ -251,7 +252,7 @@ class Decision:
             numbers = self._numbers(reader, named, wanted)
             before = left(reader)
             if numbers and not self._dry_run:
-                question = f"{self._verb} {len(numbers):,} of {before:,} dead letters?"
+                question = f"{self._verb} {len(numbers):,} of {counted(before, 'dead letter')}?"
                 if not confirmed(question, yes=self._yes):
                     say("nothing was done")
                     return Exit.NO

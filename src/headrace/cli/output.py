@@ -108,6 +108,11 @@ def iso(time: datetime | None) -> str | None:
     return None if time is None else time.astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: ``1 event``, ``2,000 events``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def plain(text: str, *, lines: bool = False) -> str:
     """Return text that cannot steer a terminal: what is not printable is spelled out."""
     if text.isprintable():

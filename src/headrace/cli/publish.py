@@ -13,7 +13,7 @@ import typer
 
 from headrace import errors
 from headrace.cli.options import Journal, Target, examples
-from headrace.cli.output import Exit, put_json_line, say, show_error
+from headrace.cli.output import Exit, counted, put_json_line, say, show_error
 
 if TYPE_CHECKING:
     from headrace.app import App, Published
@@ -151,7 +151,7 @@ class Publisher:
                 if not found:
                     break
         if self._failed:
-            say(f"{self._failed:,} lines were not published")
+            say(f"not published: {counted(self._failed, 'line')}")
         return Exit.NO if self._failed else Exit.DONE
 
     async def _publish_some(self, lines: list[Line]) -> None:

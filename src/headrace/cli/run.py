@@ -16,7 +16,7 @@ import typer
 from headrace import errors
 from headrace.cli.access import warn_of_environment
 from headrace.cli.options import Journal, Target, examples
-from headrace.cli.output import Exit, plain, say
+from headrace.cli.output import Exit, counted, plain, say
 from headrace.world import SystemClock
 
 if TYPE_CHECKING:
@@ -173,12 +173,12 @@ class Process:
                 held = server.consumer.held()
                 if held != told.get(server.name, 0):
                     told[server.name] = held
-                    say(f"{self._name}{server.name}: holds {held} partitions")
+                    say(f"{self._name}{server.name}: holds {counted(held, 'partition')}")
             await self._clock.sleep(NEWS_S)
 
     def _tell_end(self, worker: Worker, handed_back: int) -> None:
         finished = sum(server.finished for server in worker.servers)
-        say(f"{self._name}stopped: {finished:,} events finished, {handed_back:,} handed back")
+        say(f"{self._name}stopped: {counted(finished, 'event')} finished, {handed_back:,} handed back")
 
 
 def _share_cores(app: App, workers: int) -> None:
