@@ -86,8 +86,8 @@ class Versions:
     def _activate(self, handler: str, text: str) -> VersionInfo:
         found = self._db.row(self._queries.handler_get, (handler,))
         if found is None:
-            names = [row[0] for row in self._db.rows(load("history.sql").handlers, (None,))]
-            raise handler_unknown(handler, names)
+            handlers = [row[0] for row in self._db.rows(load("history.sql").handlers, (None,))]
+            raise handler_unknown(handler, handlers)
         known = [info_of(row) for row in self._db.rows(self._queries.versions, (handler,))]
         wanted = [one for one in known if text == one.name] or [one for one in known if text in _names(one)]
         wanted = wanted or [one for one in known if len(text) >= 2 and text in one.name]  # noqa: PLR2004
