@@ -93,7 +93,7 @@ def test_an_unknown_handler_is_a_no_with_names(capsys: Capture, journal: str, gi
         ran = here(capsys, *command)
 
         assert (ran.code, ran.out) == (Exit.NO, "")
-        assert f"error[HR-E218]: The journal knows no handler {given}. {told}" in ran.err
+        assert f"error[HR-E220]: The journal knows no handler {given}. {told}" in ran.err
 
 
 @pytest.mark.parametrize("verb", ["redrive", "drop"])

@@ -444,4 +444,4 @@ def test_a_sealed_journal_with_a_wal_is_not_read_in_part(sealed: Path) -> None:
 @pytest.mark.parametrize(("mode", "folder_mode"), [(0o000, 0o555), (0o444, 0o000)], ids=["file", "folder"])
 def test_a_journal_that_may_not_be_read_is_told(sealed: Path, mode: int, folder_mode: int) -> None:
     """Closed to this user, itself or its folder: a code of its own, not a disk that does not answer."""
-    assert _look(sealed, mode, folder_mode) == "HR-E219"
+    assert _look(sealed, mode, folder_mode) == "HR-E221"

@@ -97,19 +97,6 @@ class JournalForked(JournalError):
     fault = Fault.YOURS
 
 
-class JournalForbidden(JournalError):
-    """Journal {path} may not be read by this user.
-
-    It was not opened.
-
-    Hint: run as its owner, or let this user in with ``chmod``: workers and publishers need read and write
-    permission for the file and for its folder.
-    """
-
-    code = "HR-E219"
-    fault = Fault.YOURS
-
-
 class JournalOnNetwork(JournalError):
     """Journal {path} lies on a network file system ({filesystem}).
 
@@ -238,5 +225,18 @@ class HandlerUnknown(JournalError):
     Hint: ``headrace status`` lists the handlers; ``--journal`` names another journal.
     """
 
-    code = "HR-E218"
+    code = "HR-E220"
+    fault = Fault.YOURS
+
+
+class JournalForbidden(JournalError):
+    """Journal {path} may not be read by this user.
+
+    It was not opened.
+
+    Hint: run as its owner, or let this user in with ``chmod``: workers and publishers need read and write
+    permission for the file and for its folder.
+    """
+
+    code = "HR-E221"
     fault = Fault.YOURS
