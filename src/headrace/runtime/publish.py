@@ -50,8 +50,10 @@ class Unit:
     def add(self, record: NewEvent, type_name: str) -> None:
         """Take one more; raises `UnitTooLarge`.  A payload by itself has its own bound, the setting."""
         self.records.append(record)
+        if self._count == 1:
+            return
         self._bytes += record.size_bytes
-        if self._bytes > UNIT_BYTES_MAX and self._count > 1:
+        if self._bytes > UNIT_BYTES_MAX:
             place = f"[{len(self.records) - 1}] ({type_name})"
             raise errors.UnitTooLarge(
                 f"Event {place} passes it.", path=self._path, size="more bytes", limit=f"{UNIT_BYTES_MAX:,}"
