@@ -204,6 +204,24 @@ async def test_waits_for_locks_and_statements_are_bounded(
                     await index.look(HANDLER, list(LOG.whole()))
 
 
+async def test_partitions_are_locked_in_one_order(here: PostgresShelf) -> None:
+    """Who waits for a partition holds no later one, however he names them: no two wait for each other."""
+    log = Log(topic_of(1), [[1], [2], [3], [4]])
+    longer = Log(log.topic_id, [[n, n] for n in range(1, 5)])
+    async with opened(here) as index, opened(here) as other:
+        await index.look(HANDLER, list(log.whole()))
+        async with locked(here, "SELECT FROM headrace_place WHERE partition = 0 FOR UPDATE") as db:
+            wanted = list(longer.whole())
+            tasks = [
+                asyncio.create_task(index.look(HANDLER, wanted[::-1])),
+                asyncio.create_task(other.look(HANDLER, wanted[2:] + wanted[:2])),
+            ]
+            await asyncio.sleep(0.2)
+            await db.execute(b"SELECT FROM headrace_place WHERE partition > 0 FOR UPDATE NOWAIT")
+        first, second = await asyncio.gather(*tasks)
+        assert first == second == Looked(longer.copies(*longer.whole()), None)
+
+
 async def test_a_dead_lock_is_resolved(here: PostgresShelf) -> None:
     """Against a stranger who locks in another order one of both is told, and it may try again."""
     async with opened(here) as index:
