@@ -190,6 +190,7 @@ async def _info(db: Db, number: int) -> VersionInfo:
 def _bound(handler: str, wanted: Sequence[Stretch], claims: Sequence[Claim]) -> Values:
     """Return what `headrace_look` is called with."""
     seen = [one for stretch in wanted for one in stretch.records]
+    events, offsets, contents, roots, depths = zip(*seen, strict=True) if seen else ((),) * 5
     last = {(one.subscription, one.partition): one for one in claims}.values()
     return (
         wanted[0].topic_id.hex() if wanted else None,
@@ -197,11 +198,11 @@ def _bound(handler: str, wanted: Sequence[Stretch], claims: Sequence[Claim]) -> 
         _array(one.after for one in wanted),
         _array(one.upto for one in wanted),
         _array(stretch.partition for stretch in wanted for _ in stretch.records),
-        _array(one.event_id.hex() for one in seen),
-        _array(one.offset for one in seen),
-        _array(one.content for one in seen),
-        _array(one.root.hex() for one in seen),
-        _array(one.depth for one in seen),
+        _array(map(bytes.hex, events)),
+        _array(offsets),
+        _array(contents),
+        _array(map(bytes.hex, roots)),
+        _array(depths),
         handler,
         [one.subscription for one in last],
         _array(one.partition for one in last),
