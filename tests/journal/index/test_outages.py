@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator
@@ -272,6 +273,15 @@ async def test_a_missing_package_names_the_line_that_installs_it(monkeypatch: py
     with pytest.raises(errors.ExtraMissing) as caught:
         await index.open()
     assert caught.value.hint == 'pip install "headrace[postgres]"'
+
+
+def test_psycopg_is_imported_only_to_connect() -> None:
+    """An app that names an index starts without the weight of a database driver."""
+    code = f"""import sys
+from headrace.journal.index.postgres import PostgresIndex as Index
+Index({"postgresql://u@h/d"!r}, clock=None, faults=None)
+sys.exit("psycopg" in sys.modules)"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize(
