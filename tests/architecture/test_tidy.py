@@ -57,6 +57,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "msgspec": ("codec/", "event/"),
     "numpy": ("codec/", "demo/", "model/"),
     "onnxruntime": ("model/onnx.py",),
+    "psycopg": ("journal/index/session.py",),
     "pydantic": ("",),
     "pydantic_core": ("",),
     "rich": ("cli/", "demo/"),

@@ -240,3 +240,17 @@ class JournalForbidden(JournalError):
 
     code = "HR-E221"
     fault = Fault.YOURS
+
+
+class IndexGap(JournalError):
+    """Partition {partition} is indexed up to offset {indexed}, not to {after} as was believed.
+
+    Nothing was written. The index is older than whoever asked: it was restored or made anew. What is
+    missing is read from the log and indexed first, without anybody's help.
+
+    Hint: nothing to do; if it does not end, see whether something keeps setting the database back.
+    """
+
+    code = "HR-E222"
+    fault = Fault.THEIRS
+    retryable = True

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -20,6 +20,17 @@ from headrace.ports import Clock
 APPLICATION_ID = 0x48445243
 SCHEMA = 1
 MEMORY = ":memory:"
+
+
+class Form(NamedTuple):
+    """What a file of ours is: how its header tells, and which script makes it."""
+
+    application_id: int
+    schema: int
+    script: str
+
+
+JOURNAL = Form(APPLICATION_ID, SCHEMA, "schema.sql")
 _PRAGMAS = (
     "journal_size_limit=67108864",
     "cache_size=-65536",
@@ -91,21 +102,21 @@ def filesystem_of(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
     return kind
 
 
-def prepare(db: apsw.Connection, path: str, clock: Clock) -> None:
-    """Check that the file is a journal, of a schema that is known, and set it up; make it when it is new."""
+def prepare(db: apsw.Connection, path: str, clock: Clock, form: Form = JOURNAL) -> None:
+    """Check that the file is of this form and of a known schema, and set it up; make it when it is new."""
     if not safe_version(apsw.sqlite_lib_version()):
         raise errors.JournalUnavailable(
             f"SQLite {apsw.sqlite_lib_version()} can lose commits.", path=path, hint="pip install -U apsw"
         )
-    found = check_ours(db, path)
+    found = check_ours(db, path, form)
     if db.readonly("main"):
         raise errors.JournalReadOnly(path=path)
     for pragma in _PRAGMAS:
         db.execute(f"PRAGMA {pragma}").fetchall()
     if path != MEMORY:
         _set_wal(db, clock)
-    if found < SCHEMA:
-        _create(db, path, clock)
+    if found < form.schema:
+        _create(db, path, clock, form)
 
 
 def safe_version(text: str) -> bool:
@@ -114,8 +125,8 @@ def safe_version(text: str) -> bool:
     return version >= _SAFE[0] or any(version[:2] == safe[:2] and version >= safe for safe in _SAFE[1:])
 
 
-def check_ours(db: apsw.Connection, path: str) -> int:
-    """Return the schema number of a journal, 0 of an empty file; refuses anything else."""
+def check_ours(db: apsw.Connection, path: str, form: Form = JOURNAL) -> int:
+    """Return the schema number of a file of this form, 0 of an empty one; refuses anything else."""
     try:
         # The identity last: another process may create the journal in between, and sets it in one
         # transaction with the rest, so what is still 0 then was 0 before.
@@ -124,10 +135,10 @@ def check_ours(db: apsw.Connection, path: str) -> int:
     except apsw.NotADBError:
         raise errors.JournalForeign(path=path) from None
     tables, schema, identity = found
-    if identity != APPLICATION_ID and (identity or schema or tables):
+    if identity != form.application_id and (identity or schema or tables):
         raise errors.JournalForeign(path=path)
-    if schema > SCHEMA:
-        raise errors.JournalNewer(path=path, found=schema, known=SCHEMA)
+    if schema > form.schema:
+        raise errors.JournalNewer(path=path, found=schema, known=form.schema)
     return int(schema)
 
 
@@ -141,14 +152,14 @@ def _set_wal(db: apsw.Connection, clock: Clock) -> None:
     db.execute("PRAGMA journal_mode=WAL").fetchall()
 
 
-def _create(db: apsw.Connection, path: str, clock: Clock) -> None:
+def _create(db: apsw.Connection, path: str, clock: Clock, form: Form) -> None:
     queries = load("queries.sql")
     db.execute(queries.begin)
     try:
-        if check_ours(db, path) == 0:  # nobody was quicker
-            db.execute(read("schema.sql"))
-            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version={SCHEMA}")
+        if check_ours(db, path, form) == 0:  # nobody was quicker
+            db.execute(read(form.script))
+            db.execute(f"PRAGMA application_id={form.application_id}")
+            db.execute(f"PRAGMA user_version={form.schema}")
             db.execute(queries.meta_set, ("created_us", clock.wall_us()))
         db.execute(queries.commit)
     except BaseException:

@@ -33,6 +33,16 @@ def handler_unknown(handler: str, known: Sequence[str]) -> errors.HandlerUnknown
     return errors.HandlerUnknown(told, handler=handler)
 
 
+def chosen(known: Sequence[VersionInfo], handler: str, text: str) -> VersionInfo:
+    """Return the one version that a text names: whole, by ``@epoch``, or by a part that only it has."""
+    wanted = [one for one in known if text == one.name] or [one for one in known if text in _names(one)]
+    wanted = wanted or [one for one in known if len(text) >= 2 and text in one.name]  # noqa: PLR2004
+    if len(wanted) != 1:
+        names = ", ".join(one.name for one in known) or "none"
+        raise errors.VersionUnknown(f"Known: {names}.", handler=handler, version=text)
+    return wanted[0]
+
+
 class Versions:
     """The versions of all handlers, in one SQLite journal."""
 
@@ -89,13 +99,9 @@ class Versions:
             handlers = [row[0] for row in self._db.rows(load("history.sql").handlers, (None,))]
             raise handler_unknown(handler, handlers)
         known = [info_of(row) for row in self._db.rows(self._queries.versions, (handler,))]
-        wanted = [one for one in known if text == one.name] or [one for one in known if text in _names(one)]
-        wanted = wanted or [one for one in known if len(text) >= 2 and text in one.name]  # noqa: PLR2004
-        if len(wanted) != 1:
-            names = ", ".join(one.name for one in known) or "none"
-            raise errors.VersionUnknown(f"Known: {names}.", handler=handler, version=text)
-        self._db.ex(self._queries.handler_activate, (wanted[0].id, found[0]))
-        return wanted[0]
+        wanted = chosen(known, handler, text)
+        self._db.ex(self._queries.handler_activate, (wanted.id, found[0]))
+        return wanted
 
 
 def _names(version: VersionInfo) -> set[str]:
