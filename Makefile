@@ -9,7 +9,7 @@ FAST := $(wildcard tests/architecture tests/unit tests/journal tests/property)
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format bench fault lock wheel clean
+.PHONY: help setup demo test test-fast lint format bench fault services lock wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -60,6 +60,9 @@ bench: setup ## run every benchmark; one JSON document each
 
 fault: setup ## kill, stop and break things at full length (minutes; `make test` runs a short form)
 	@HEADRACE_FAULT=full $(PYTEST) --timeout 1800 tests/fault
+
+services: setup ## fetch the real Kafka and PostgreSQL that tests/services starts
+	@scripts/services.sh
 
 lock: .venv/.runtime ## write the lock files from pyproject.toml; UPGRADE=1 takes newer versions
 	@scripts/lock.sh $(if $(UPGRADE),--upgrade)

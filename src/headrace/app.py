@@ -13,13 +13,13 @@ from headrace.event.envelope import PRINCIPAL_CHARS_MAX
 from headrace.event.lineage import check_text
 from headrace.gate.retry import RetryPolicy
 from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, Handler, caller_names, declare
-from headrace.runtime.publish import Options, ParentRef, Publisher
+from headrace.runtime.publish import Options, ParentRef, Publisher, Unit
 from headrace.settings import Settings, load, path_of
 
 if TYPE_CHECKING:
     import asyncio
 
-    from headrace.ports import Chance, Clock, Faults, Journal, Model, NewEvent, Observer
+    from headrace.ports import Chance, Clock, Faults, Journal, Model, Observer
     from headrace.runtime.worker import Worker
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -237,7 +237,8 @@ class App:
 
         ``event_id`` makes a repeated publish harmless: same id and same content succeed without effect,
         other content raises `EventConflict`.  ``parents`` are ids or envelopes of events that caused this
-        one; they must be in the journal or in the same unit, else `ParentMissing`.
+        one; they must be in the journal or in the same unit, else `ParentMissing`.  A unit has at most
+        10,000 events and 64 MiB, else `UnitTooLarge`.
 
         Raises the `EventError` and `JournalError` families; nothing was written then.
         """
@@ -269,11 +270,12 @@ class App:
             self.principal,
             self.settings.payload_bytes_max,
         )
-        records: list[NewEvent] = []
+        whole = Unit(len(unit), self.settings.journal)
         for event, options in unit:
             contract = contract_of(type(event))
-            records.append(await publisher.prepare(contract, event, options, await self._stamp(contract)))
-        receipts = await self.journal.publish(records)
+            stamp = await self._stamp(contract)
+            whole.add(await publisher.prepare(contract, event, options, stamp), contract.type)
+        receipts = await self.journal.publish(whole.records)
         return [Published(UUID(bytes=one.event_id), one.duplicate) for one in receipts]
 
     async def _stamp(self, contract: Contract) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast, get_type_hints
@@ -11,6 +11,8 @@ from typing import Any, cast, get_type_hints
 from headrace import errors
 
 ENVIRONMENT = "HEADRACE_"
+#: Names in the environment that are no settings: they are about the terminal of one command.
+_OTHERS = ("NO_PROGRESS",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +34,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        for name, low, high in (
-            ("payload_bytes_max", 1, 1 << 30),
-            ("depth_max", 1, 1 << 20),
-            ("lease_ms", 100, 3_600_000),
-            ("stop_grace_ms", 0, 3_600_000),
-        ):
-            if not low <= getattr(self, name) <= high:
-                problem = f"it is {low} to {high}, not {getattr(self, name)}"
-                raise errors.SettingInvalid(name=name, origin="the settings", problem=problem)
-        if self.durability not in ("full", "normal"):
-            raise errors.SettingInvalid(
-                name="durability", origin="the settings", problem="it is 'full' or 'normal'"
-            )
+        for name in _NAMES:
+            _check(name, getattr(self, name), "Settings(...)")
 
 
 def load(
@@ -65,14 +56,31 @@ def load(
 
 _TYPES = get_type_hints(Settings)
 _NAMES = tuple(field.name for field in fields(Settings))
+#: Lowest and highest value.
+_BOUNDS = {
+    "payload_bytes_max": (1, 1 << 30),
+    "depth_max": (1, 1 << 20),
+    "lease_ms": (100, 3_600_000),
+    "stop_grace_ms": (0, 3_600_000),
+}
+
+
+def _check(name: str, value: Any, origin: str) -> None:
+    """Raise `SettingInvalid` for a value that cannot work."""
+    low, high = _BOUNDS.get(name, (0, 0))
+    problem = ""
+    if high and not low <= value <= high:
+        problem = f"it is {low:,} to {high:,}, not {value:,}"
+    elif name == "durability" and value not in ("full", "normal"):
+        problem = f"it is 'full' or 'normal', not {value!r}"
+    if problem:
+        raise errors.SettingInvalid(name=name, origin=origin, problem=problem)
 
 
 def _typed(name: str, value: Any, origin: str) -> Any:
     if name not in _NAMES:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, _NAMES, 1)
-        problem = "there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
+        near = _nearest(name, _NAMES)
+        problem = "there is no such setting" + (f"; the nearest is {near}" if near else "")
         raise errors.SettingInvalid(name=name, origin=origin, problem=problem)
     kind = _TYPES[name]
     try:
@@ -82,13 +90,37 @@ def _typed(name: str, value: Any, origin: str) -> Any:
     if typed is None:
         problem = f"{value!r} is not {'a whole number' if kind is int else 'text'}"
         raise errors.SettingInvalid(name=name, origin=origin, problem=problem)
+    _check(name, typed, origin)
     return typed
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), 1)
+    return near[0] if near else None
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of the environment; other ``HEADRACE_*`` names belong to other parts."""
     named = ((name, environment.get(ENVIRONMENT + name.upper())) for name in _NAMES)
     return {name: value for name, value in named if value is not None}
+
+
+def mistyped(environment: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """Return the ``HEADRACE_*`` names of the environment that mean nothing, each with the nearest that does.
+
+    One that resembles none is somebody else's (an orchestrator names its own after the service).
+    """
+    given = os.environ if environment is None else environment
+    known = {*(name.upper() for name in _NAMES), *_OTHERS}
+    unknown = sorted(
+        name.removeprefix(ENVIRONMENT)
+        for name in given
+        if name.startswith(ENVIRONMENT) and name.removeprefix(ENVIRONMENT) not in known
+    )
+    pairs = ((name, _nearest(name, known)) for name in unknown)
+    return [(ENVIRONMENT + name, ENVIRONMENT + near) for name, near in pairs if near is not None]
 
 
 def _files(folder: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -114,7 +146,8 @@ def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as fault:
-        raise errors.SettingInvalid(name="(file)", origin=str(path), problem=str(fault)) from None
+        problem = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
+        raise errors.SettingsUnreadable(path=str(path), problem=problem) from None
 
 
 _SQLITE = "sqlite://"

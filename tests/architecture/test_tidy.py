@@ -54,9 +54,11 @@ CHANCE = (
 #: Each foreign name and where in the package it may appear ("" = anywhere). Others have no place.
 PLACES: dict[str, tuple[str, ...]] = {
     "apsw": ("journal/",),
+    "confluent_kafka": ("journal/kafka/",),
     "msgspec": ("codec/", "event/"),
     "numpy": ("codec/", "demo/", "model/"),
     "onnxruntime": ("model/onnx.py",),
+    "psycopg": ("journal/index/session.py",),
     "pydantic": ("",),
     "pydantic_core": ("",),
     "rich": ("cli/", "demo/"),

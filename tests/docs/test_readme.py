@@ -72,7 +72,7 @@ class Terminal:
         if command.endswith("&"):
             self._start(command)
             return
-        repeatable = re.match(r"headrace (show|status|tail|why)\b", command) is not None
+        repeatable = re.match(r"headrace (show|status|tail|why|model history)\b", command) is not None
         printed = self._run(command)
         deadline = time.monotonic() + PATIENCE_S
         while repeatable and plain(printed) != plain(shown) and time.monotonic() < deadline:

@@ -15,6 +15,7 @@ from tests.fault.test_bad_events import Note, Other, app_of, handled, reading
 
 from headrace import App, Event, Options, errors
 from headrace.app import World
+from headrace.runtime import publish
 from headrace.settings import Settings
 from headrace.testing import FailAt
 
@@ -92,6 +93,38 @@ async def test_a_long_chain_in_one_unit_needs_no_deep_stack(stage: Stage) -> Non
     async with app_of(stage) as app:
         await app.publish(chain[::-1])
     assert texts(stage) == [str(n) for n in range(len(ids))]
+
+
+# --- too much -----------------------------------------------------------------------------------
+
+
+async def test_a_unit_of_too_many_events_is_refused(stage: Stage) -> None:
+    """Before anything is encoded; count, limit, journal and a way out are told. One less is fine."""
+    async with app_of(stage) as app:
+        with pytest.raises(errors.UnitTooLarge) as caught:
+            await app.publish([Note(text="a")] * (publish.UNIT_EVENTS_MAX + 1))
+        assert f"One publish into {stage.journal} holds 10,001 events, the limit is 10,000." in str(
+            caught.value
+        )
+        assert "several calls" in caught.value.hint
+        assert texts(stage) == []
+        await app.publish([Note(text="a")] * publish.UNIT_EVENTS_MAX)
+    assert len(texts(stage)) == publish.UNIT_EVENTS_MAX
+
+
+async def test_a_unit_of_too_many_bytes_is_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Payloads and headers count; the event that passes the limit is named; one event has its own bound."""
+    monkeypatch.setattr(publish, "UNIT_BYTES_MAX", 1_000)
+    large = Note(text="x" * 600)
+    async with app_of(stage) as app:
+        with pytest.raises(errors.UnitTooLarge, match=r"Event \[2\] \(fault\.note\) passes it\."):
+            await app.publish([Note(text="a"), large, large, large])
+        with pytest.raises(errors.UnitTooLarge):
+            await app.publish([Note(text="a"), (Note(text="b"), Options(headers={"h": b"x" * 1_000}))])
+        assert texts(stage) == []
+        await app.publish(Note(text="y" * 2_000))
+        await app.publish([Note(text="a"), large])
+    assert len(texts(stage)) == 3
 
 
 # --- the same id --------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self
 
 import pytest
@@ -156,6 +157,32 @@ async def test_the_grace_of_a_stop_is_that_of_the_process() -> None:
         assert 1.0 <= (moved.clock.boot_ns() - before_ns) / 1e9 < 1.5
 
 
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "def"])
+async def test_a_deadline_holds_while_a_stop_waits(plain: bool) -> None:
+    """A handler that hangs ends a stop after its own deadline, not after the grace; its attempt counts."""
+    app, begun = App("fault", settings=Settings(journal=":memory:", stop_grace_ms=600_000)), list[int]()
+    gate = threading.Event()
+
+    def hangs(event: Given) -> None:
+        begun.append(event.n)
+        gate.wait(30)
+
+    async def hangs_too(event: Given) -> None:
+        begun.append(event.n)
+        await asyncio.get_running_loop().create_future()
+
+    app.handler(name="work", deadline_ms=200, retry=ONCE)(hangs if plain else hangs_too)
+    async with Moved(app) as moved:
+        await app.publish(given(2, "a"))
+        await moved.until(lambda: begun == [0])
+        before_ns = moved.clock.boot_ns()
+        assert await moved.worker.finish() == 1  # the second of the key had not begun
+        gate.set()
+        assert (moved.clock.boot_ns() - before_ns) / 1e9 < 1
+        assert moved.rows("SELECT seq, reason FROM dead") == [(1, "deadline")]
+        assert moved.rows("SELECT seq, state FROM open") == [(2, "returned")]
+
+
 async def test_a_stop_hands_back_what_nobody_can_read() -> None:
     """A suspect that waits to run alone has not been looked at yet; its broken envelope stops no stop."""
     app, begun = app_of(), list[int]()
@@ -227,13 +254,16 @@ async def test_a_suspect_is_alone_also_with_what_was_just_being_claimed(
 
 async def test_the_lease_is_kept_while_a_stop_waits(caplog: pytest.LogCaptureFixture) -> None:
     """A grace longer than deadline and lease: the loop still counts as alive, nobody takes over."""
-    settings = Settings(journal=":memory:", stop_grace_ms=60_000, lease_ms=400)
+    settings = Settings(journal=":memory:", stop_grace_ms=60_000, lease_ms=300)
     app, stop, seen = App("fault", settings=settings), asyncio.Event(), list[int]()
 
     @app.handler(deadline_ms=100)
     async def work(event: Given) -> None:
         stop.set()
-        await asyncio.sleep(1.2)
+        ends = asyncio.create_task(asyncio.sleep(0.6))
+        while not ends.done():  # its deadline cancels it; it goes on, not for so long that it is given up
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(ends)
         seen.append(event.n)
 
     async with app:

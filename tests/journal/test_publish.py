@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.journal.lab import OUT, TOPIC, Content, Lab, offsets
 
 from headrace import errors
+from headrace.journal import append
+from headrace.journal.sqlite import SqliteJournal
 from headrace.testing import FailAt
 
 ID, OTHER = bytes(15) + b"\1", bytes(15) + b"\2"
@@ -216,3 +219,54 @@ async def test_a_failed_publish_can_be_repeated(lab: Lab) -> None:
 
     assert len(await lab.rows()) == 2
     lab.sound()
+
+
+BOUNDS = {
+    "QUEUE_UNITS_MAX": 5,
+    "QUEUE_BYTES_MAX": 5 * (append.RECORD_BYTES + 2),
+    "GROUP_UNITS_MAX": 5,
+    "GROUP_BYTES_MAX": 5 * (append.RECORD_BYTES + 2),
+}
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+async def test_what_waits_to_be_written_is_bounded(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """In units and in bytes, in the queue and in one transaction; who waits for a place is written too."""
+    journal = await lab.journal()
+    assert isinstance(journal, SqliteJournal)
+    appender = journal._appender
+    assert appender is not None
+    monkeypatch.setattr(append, bound, BOUNDS[bound])
+    queued, groups, take = list[int](), list[int](), appender._next_group
+
+    def taken() -> list[Any]:
+        queued.append(len(appender._queue))
+        group = take()
+        groups.append(len(group))
+        return group
+
+    monkeypatch.setattr(appender, "_next_group", taken)
+    units = [[await lab.event(Content(str(n)))] for n in range(23)]
+
+    receipts = await asyncio.gather(*(journal.publish(unit) for unit in units))
+
+    assert [one.event_id for (one,) in receipts] == [event.event_id for (event,) in units]
+    assert len(await lab.rows()) == len(units)
+    assert max(queued if "QUEUE" in bound else groups) == 5
+    assert appender._queued_bytes == 0
+
+
+async def test_a_unit_larger_than_the_queue_is_let_in(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for its turn, not for ever; what its headers weigh counts."""
+    monkeypatch.setattr(append, "QUEUE_BYTES_MAX", 100)
+    journal = await lab.journal()
+    large = await lab.event(Content("a", b"x" * 50))
+    large.head.headers = {"name": b"y" * 200}
+    small = await lab.event(Content("b"))
+
+    assert (large.size_bytes, small.size_bytes) == (254, 2)
+    await asyncio.gather(journal.publish([large]), journal.publish([small]))
+
+    assert len(await lab.rows()) == 2

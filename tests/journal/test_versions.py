@@ -66,7 +66,7 @@ async def test_activate_goes_back(lab: Lab) -> None:
     for name in ("@9", "model", "d"):
         with pytest.raises(errors.VersionUnknown):
             await journal.activate(HANDLER, name)
-    with pytest.raises(errors.VersionUnknown):
+    with pytest.raises(errors.HandlerUnknown):
         await journal.activate("lab.other", "@1")
     assert (await journal.offer(offer("d1"))).active == new
 

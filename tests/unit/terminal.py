@@ -80,14 +80,14 @@ def apart(
 class Running:
     """A command that runs until it is told to end; its stderr is read line by line."""
 
-    def __init__(self, *arguments: object, cwd: Path) -> None:
+    def __init__(self, *arguments: object, cwd: Path, **env: str) -> None:
         self.process = subprocess.Popen(
             command(*arguments),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment(),
+            env=environment(**env),
             text=True,
         )
         self.err: list[str] = []

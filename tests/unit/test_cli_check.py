@@ -48,10 +48,10 @@ def other(ask: Ask) -> Answer: ...
 }
 
 
-def check(folder: Path, name: str, *options: str) -> Ran:
+def check(folder: Path, name: str, *options: str, **env: str) -> Ran:
     """Check one of the apps."""
     (folder / f"{name}.py").write_text(START + APPS[name])
-    return apart("check", f"{name}:app", *options, cwd=folder)
+    return apart("check", f"{name}:app", *options, cwd=folder, env=env)
 
 
 def test_a_sound_app_has_no_findings(tmp_path: Path) -> None:
@@ -82,6 +82,16 @@ def test_what_is_wrong_is_found(tmp_path: Path, name: str, code: str, said: str)
     assert finding["code"] == code
     assert said in finding["problem"]
     assert finding["hint"]
+
+
+def test_a_mistyped_variable_is_told(tmp_path: Path) -> None:
+    """On stderr, once, with the name that was meant; it is no finding, for it is no fault of the app."""
+    ran = check(tmp_path, "sound", "--json", HEADRACE_JOURNL="elsewhere.db")
+
+    assert (ran.code, ran.document["findings"]) == (Exit.DONE, [])
+    assert ran.err == (
+        "warning: HEADRACE_JOURNL in the environment means nothing; did you mean HEADRACE_JOURNAL?\n"
+    )
 
 
 def test_a_cycle_that_is_meant_is_allowed(tmp_path: Path) -> None:

@@ -65,6 +65,38 @@ def test_letters_are_named_by_their_event(capsys: Capture, journal: str) -> None
 
 
 @pytest.mark.parametrize("verb", ["redrive", "drop"])
+def test_letters_and_filters_do_not_go_together(capsys: Capture, journal: str, verb: str) -> None:
+    """A filter that was passed over would decide about a letter that was not meant."""
+    ran = here(capsys, "dlq", verb, 1, "--type", "Other", "--yes")
+
+    assert (ran.code, ran.out) == (Exit.UNUSABLE, "")
+    assert "letters and filters do not go together" in ran.err
+    assert fates(journal) == [None] * DEAD
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("pack", "Did you mean shop.pack?"),
+        ("pakc", "Did you mean shop.pack?"),
+        ("shop.sedn", "Did you mean shop.send?"),
+        ("nobody-like-this", "It knows shop.pack, shop.send."),
+    ],
+)
+def test_an_unknown_handler_is_a_no_with_names(capsys: Capture, journal: str, given: str, told: str) -> None:
+    """Whatever the command: the nearest names, or all; a short name will do where nothing is activated."""
+    commands = [("model", "activate", given, "1")]
+    if given != "pack":
+        commands += [("model", "history", given)]
+        commands += [("dlq", verb, "--handler", given) for verb in ("ls", "redrive", "drop")]
+    for command in commands:
+        ran = here(capsys, *command)
+
+        assert (ran.code, ran.out) == (Exit.NO, "")
+        assert f"error[HR-E220]: The journal knows no handler {given}. {told}" in ran.err
+
+
+@pytest.mark.parametrize("verb", ["redrive", "drop"])
 def test_a_dry_run_does_nothing_and_asks_nothing(capsys: Capture, journal: str, verb: str) -> None:
     """It says what would be done, and what would be refused."""
     here(capsys, "dlq", "drop", 1, "--yes")
@@ -73,7 +105,8 @@ def test_a_dry_run_does_nothing_and_asks_nothing(capsys: Capture, journal: str, 
 
     assert ran.code == Exit.NO
     assert "1 would be " in ran.out
-    assert "it was dropped before" in ran.err
+    assert "Dead letter 1 is left as it is: it was dropped before." in ran.err
+    assert "hint: `headrace dlq show 1` tells its state." in ran.err
     assert fates(journal) == ["dropped", None, None, None]
 
 

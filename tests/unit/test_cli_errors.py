@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,12 +12,14 @@ from tests.unit.shop import made_journal
 from tests.unit.terminal import apart, command, environment, here
 
 from headrace import errors
-from headrace.cli.output import Exit, exit_of, plain
+from headrace.cli import output
+from headrace.cli.output import Exit, counted, exit_of, plain
 
 Capture = pytest.CaptureFixture[str]
 
 CODES = [
     (errors.EventNotFound, Exit.NO),
+    (errors.HandlerUnknown, Exit.NO),
     (errors.RedriveRefused, Exit.NO),
     (errors.VersionUnknown, Exit.NO),
     (errors.PayloadInvalid, Exit.NO),
@@ -53,7 +56,8 @@ def test_every_error_ends_with_a_code_of_the_list() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("foo",), "no such command 'foo'"),
+        (("foo",), "no such command 'foo'."),
+        (("tial",), "no such command 'tial'. Did you mean 'tail'?\n"),
         (("tail", "--limt", "3"), "no such option: --limt"),
         (("tail", "--limit", "many"), "invalid value for '--limit'"),
         (("tail", "--limit", "0"), "invalid value for '--limit'"),
@@ -115,6 +119,25 @@ def test_all_codes_are_listed(capsys: Capture) -> None:
     lines = here(capsys, "explain").out.splitlines()
 
     assert [line.split()[0] for line in lines] == list(errors.catalogue())
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 dead letters"), (1, "1 dead letter"), (2, "2 dead letters"), (2_000, "2,000 dead letters")],
+)
+def test_a_number_agrees_with_its_noun(count: int, text: str) -> None:
+    """One is one; everything else, nothing too, is several."""
+    assert counted(count, "dead letter") == text
+
+
+def test_no_command_counts_one_as_several() -> None:
+    """A number and a noun in the plural stand in no text of a command: `counted` knows better."""
+    wrong = re.compile(
+        r"\{[^{}]+\} (?:dead )?(?:event|line|letter|partition|topic|worker|message|finding)s\b(?!/)"
+    )
+    files = (Path(output.__file__).parent).glob("*.py")
+    found = [f"{file.name}: {one}" for file in files for one in wrong.findall(file.read_text("utf-8"))]
+    assert found == []
 
 
 def test_what_cannot_be_printed_is_spelled_out() -> None:

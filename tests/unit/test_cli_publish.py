@@ -14,6 +14,7 @@ from tests.unit.terminal import PATIENCE_S, Ran, Running, apart, command, enviro
 
 from headrace.cli.output import Exit
 from headrace.cli.publish import Line, Splitter
+from headrace.runtime.publish import UNIT_EVENTS_MAX
 
 APP = """
 from headrace import App, Event
@@ -108,7 +109,7 @@ def test_each_line_is_published_or_named(folder: Path) -> None:
         f"error[{code}]: line {2 * number + 2}: " + line.split(": ", 2)[2]
         for (number, code), line in zip(enumerate(BAD_LINES.values()), _by_line(told), strict=True)
     )
-    assert f"{len(BAD_LINES)} lines were not published" in ran.err
+    assert f"not published: {len(BAD_LINES)} lines" in ran.err
     assert [one["owner"] for one in stored(folder)] == [f"a{number}" for number in range(len(good))]
 
 
@@ -127,6 +128,17 @@ def test_a_file_holds_one_event_per_line(folder: Path) -> None:
     assert [one["line"] for one in lines] == [1, 3, 4]
     assert whole.code == Exit.DONE
     assert [one["owner"] for one in stored(folder)] == ["a", "b", "c", "d"]
+
+
+def test_many_short_lines_are_several_units(folder: Path) -> None:
+    """One read holds more of them than one publish may have; each is published all the same."""
+    app = APP.replace('key="owner"', "").replace("owner: str", "")
+    (folder / "memo.py").write_text(app)
+
+    ran = publish(folder, "-", stdin=b"{}\n" * (UNIT_EVENTS_MAX + 500))
+
+    assert (ran.code, ran.err) == (Exit.DONE, "")
+    assert [one["line"] for one in ran.lines] == list(range(1, UNIT_EVENTS_MAX + 501))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +185,7 @@ def test_a_slow_source_gets_its_receipts_at_once(folder: Path) -> None:
 def test_the_splitter_cuts_where_the_lines_end() -> None:
     """However the bytes arrive, the lines are the same; the last one needs no end."""
     text = b"a\n\nbb\r\nccc"
-    expected = [Line(1, b"a"), Line(3, b"bb\r"), Line(4, b"ccc")]
+    expected = [Line(1, b"a", 1), Line(3, b"bb\r", 3), Line(4, b"ccc", 3)]
 
     for size in range(1, len(text) + 1):
         splitter = Splitter(100)
@@ -182,14 +194,14 @@ def test_the_splitter_cuts_where_the_lines_end() -> None:
 
 
 def test_the_splitter_keeps_no_line_without_end() -> None:
-    """A line over the limit costs no memory, is told, and the next one is read."""
+    """A line over the limit costs no memory, is told with its size, and the next one is read."""
     splitter = Splitter(10)
 
     found = [
         line for part in (b"x" * 11, b"y" * 1_000, b"z\nok\n", b"w" * 50, b"") for line in splitter.feed(part)
     ]
 
-    assert found == [Line(1, None), Line(2, b"ok"), Line(3, None)]
+    assert found == [Line(1, None, 1_012), Line(2, b"ok", 2), Line(3, None, 50)]
 
 
 def test_tail_follows_what_others_publish(folder: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_worker_says_what_it_serves_and_stops_in_order(
         ran = running.ended(number)
 
     assert ran.code == code
-    assert "stopped: 1 events finished, 0 handed back" in ran.err
+    assert "stopped: 1 event finished, 0 handed back" in ran.err
     assert ran.out == "begun a\n"  # the handler's own; ours all goes to stderr
 
 
@@ -120,7 +120,8 @@ def test_a_second_interrupt_stops_at_once(folder: Path) -> None:
 def test_several_workers_share_and_stop_together(folder: Path) -> None:
     """Each holds its share of the partitions; one signal to the first process stops all."""
     publish(folder, *(f'{{"name": "job-{number}"}}' for number in range(40)))
-    with Running("run", "factory:app", "--workers", 2, *LEASE, cwd=folder) as running:
+    mistyped = {"HEADRACE_JOURNL": "elsewhere.db"}
+    with Running("run", "factory:app", "--workers", 2, *LEASE, cwd=folder, **mistyped) as running:
         running.until("holds 8 partitions", times=2)
         while counts(folder) != {"done": 40}:
             pass
@@ -128,6 +129,7 @@ def test_several_workers_share_and_stop_together(folder: Path) -> None:
 
     assert ran.code == Exit.DONE
     assert ran.err.count("handed back") == 2
+    assert ran.err.count("did you mean HEADRACE_JOURNAL?") == 1, "told by the first process alone"
 
 
 def test_workers_are_not_killed_within_their_grace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

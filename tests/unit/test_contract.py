@@ -182,8 +182,8 @@ def test_a_key_is_the_text_of_its_field() -> None:
     [
         ("", "it is empty"),
         ("\ud800", "lone surrogate"),
-        ("x" * 1025, "1025 bytes"),
-        ("ä" * 513, "1026 bytes"),
+        ("x" * 1025, "1,025 bytes, 1 to 1,024 may be"),
+        ("ä" * 513, "1,026 bytes, 1 to 1,024 may be"),
     ],
 )
 def test_an_unusable_key_is_refused(key: str, problem: str) -> None:

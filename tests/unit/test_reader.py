@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import subprocess
@@ -11,9 +12,9 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tests.unit.shop import DEAD, HANDLED, WAITING, change, made_journal
+from tests.unit.shop import DEAD, HANDLED, WAITING, change, made_journal, order
 
-from headrace import errors
+from headrace import App, errors
 from headrace.journal import letters, progress
 from headrace.journal.history import histories
 from headrace.journal.reader import Reader
@@ -77,6 +78,26 @@ def test_an_event_is_found_by_its_id_or_a_beginning(reader: Reader) -> None:
         reader.find(text, topic="packed")
     with pytest.raises(errors.EventNotFound, match="Several begin so"):
         reader.find(text[:8])  # the digits of the time, which all events of the test share
+
+
+def test_an_event_is_found_by_the_name_its_publisher_gave(path: str, reader: Reader) -> None:
+    """The name becomes the id that publishing makes of it; so do names that look like digits."""
+    given = ["mail-4711", "4711", "deadbeef", "größe 7"]
+    published = asyncio.run(_publish(path, "shop", *given))
+
+    for name, event_id in zip(given, published, strict=True):
+        assert reader.find(name).envelope.event_id == event_id
+        assert reader.find(name, topic="orders").envelope.event_id == event_id
+        with pytest.raises(errors.EventNotFound, match="Looked for in topic packed alone"):
+            reader.find(name, topic="packed")
+    asyncio.run(_publish(path, "other", "mail-4711"))
+    with pytest.raises(errors.EventNotFound, match=f"Several publishers have given it: .*{published[0]}"):
+        reader.find("mail-4711")
+
+
+async def _publish(path: str, app_name: str, *names: str) -> list[UUID]:
+    async with App(app_name, journal=path) as app:
+        return [(await app.publish(order(7), event_id=name)).event_id for name in names]
 
 
 def test_a_chain_is_whole_from_any_of_its_events(reader: Reader) -> None:
@@ -342,6 +363,18 @@ def test_reading_leaves_the_file_as_it_is(path: str) -> None:
     assert not missing.exists()
 
 
+def test_a_place_that_is_no_journal_is_told(tmp_path: Path) -> None:
+    """A folder is named as one, with what to name instead; a path beyond every limit is cut short."""
+    with pytest.raises(errors.JournalForeign, match="It is a folder") as caught:
+        Reader(str(tmp_path))
+    assert str(tmp_path / "headrace.db") in caught.value.hint
+    with pytest.raises(errors.JournalUnavailable, match=r"x{9}\.\.\. does not answer\. File name too long\."):
+        Reader("x" * 5_000)
+    (tmp_path / "file").touch()
+    with pytest.raises(errors.JournalMissing):
+        Reader(str(tmp_path / "file" / "journal.db"))
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"not a journal at all, only text, and long enough to be read as one" * 9]
 )
@@ -379,13 +412,13 @@ def sealed(path: str) -> Iterator[Path]:
     folder.chmod(stat.S_IRWXU)
 
 
-def _look(path: Path) -> str:
+def _look(path: Path, mode: int = 0o444, folder_mode: int = 0o555) -> str:
     """Read a sealed journal as somebody who has no right to write, whoever runs the tests."""
     for place in (path.parent, *path.parents[1:-1]):  # the way there must be open to that user
         if place.stat().st_uid == os.getuid() and place != Path("/"):
             place.chmod(place.stat().st_mode | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH)
-    path.chmod(0o444)
-    path.parent.chmod(0o555)
+    path.chmod(mode)
+    path.parent.chmod(folder_mode)
     user = "65534" if os.getuid() == 0 else "0"
     found = subprocess.run(
         [sys.executable, "-c", LOOK, str(path), user, made_journal(path.parents[1])],
@@ -406,3 +439,9 @@ def test_a_sealed_journal_with_a_wal_is_not_read_in_part(sealed: Path) -> None:
     sealed.with_name("shop.db-wal").write_bytes(b"\x00" * 100)
 
     assert _look(sealed) == "HR-E202"
+
+
+@pytest.mark.parametrize(("mode", "folder_mode"), [(0o000, 0o555), (0o444, 0o000)], ids=["file", "folder"])
+def test_a_journal_that_may_not_be_read_is_told(sealed: Path, mode: int, folder_mode: int) -> None:
+    """Closed to this user, itself or its folder: a code of its own, not a disk that does not answer."""
+    assert _look(sealed, mode, folder_mode) == "HR-E221"

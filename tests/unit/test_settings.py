@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace import errors
-from headrace.settings import Settings, load, path_of
+from headrace.settings import Settings, load, mistyped, path_of
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -70,9 +70,9 @@ def test_a_project_without_a_table_ends_the_search(tmp_path: Path) -> None:
 def test_an_unknown_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
     """A typing error in a file or a flag shows, with its origin; other variables belong to others."""
     path, empty = write(tmp_path / "wrong", "headrace.toml", "depth_mx = 1"), tmp_path / "empty"
-    found = refused("there is no such setting; did you mean depth_max?", {}, {}, tmp_path / "wrong")
+    found = refused("there is no such setting; the nearest is depth_max.", {}, {}, tmp_path / "wrong")
     assert found.context["origin"] == str(path)
-    assert "did you mean" not in str(refused("no such setting", {"zzz": 1}, {}, empty))
+    assert "the nearest" not in str(refused("no such setting", {"zzz": 1}, {}, empty))
     assert load({}, {"HEADRACE_DEPTH_MX": "1", "DEPTH_MAX": "1"}, empty) == Settings()
 
 
@@ -113,13 +113,39 @@ def test_the_bounds_are_inclusive(tmp_path: Path, name: str, low: int, high: int
     for value in (low, high):
         assert getattr(load({name: value}, {}, tmp_path), name) == value
     for value in (low - 1, high + 1):
-        refused(f"it is {low} to {high}, not {value}", {name: value}, {}, tmp_path)
+        refused(f"it is {low:,} to {high:,}, not {value:,}.", {name: value}, {}, tmp_path)
+
+
+def test_a_value_out_of_bounds_is_told_with_its_origin(tmp_path: Path) -> None:
+    """Which of file, environment, flag and code has to be corrected stands in the message."""
+    path = write(tmp_path / "file", "headrace.toml", "lease_ms = 1")
+    found = [
+        refused("it is 100 to", {}, {}, tmp_path / "file"),
+        refused("it is 100 to", {}, {"HEADRACE_LEASE_MS": "1"}, tmp_path),
+        refused("it is 100 to", {"lease_ms": 1}, {}, tmp_path),
+    ]
+    with pytest.raises(errors.SettingInvalid) as caught:
+        Settings(lease_ms=1)
+    origins = [one.context["origin"] for one in (*found, caught.value)]
+    assert origins == [str(path), "the environment", "a flag", "Settings(...)"]
+
+
+def test_a_mistyped_variable_is_found() -> None:
+    """With the nearest name; known ones, those of others and those that resemble nothing are left alone."""
+    given = {
+        "HEADRACE_JOURNL": "x", "HEADRACE_LEASE": "1", "HEADRACE_JOURNAL": "x", "HEADRACE_NO_PROGRESS": "1",
+        "HEADRACE_SERVICE_HOST": "10.0.0.1", "JOURNL": "x",
+    }  # fmt: skip
+    assert mistyped(given) == [
+        ("HEADRACE_JOURNL", "HEADRACE_JOURNAL"),
+        ("HEADRACE_LEASE", "HEADRACE_LEASE_MS"),
+    ]
 
 
 def test_the_durability_is_one_of_two(tmp_path: Path) -> None:
     """Other words are refused."""
     assert load({"durability": "normal"}, {}, tmp_path).durability == "normal"
-    refused("it is 'full' or 'normal'", {"durability": "off"}, {}, tmp_path)
+    refused("it is 'full' or 'normal', not 'off'.", {"durability": "off"}, {}, tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"a =", b"\xff", b"a = 1\na = 2"])
@@ -127,7 +153,9 @@ def test_a_file_that_cannot_be_read_is_told_with_its_path(tmp_path: Path, conten
     """Broken TOML, broken UTF-8: a coded error, no traceback of the parser."""
     path = tmp_path / "headrace.toml"
     path.write_bytes(content)
-    assert refused("(file)", {}, {}, tmp_path).context["origin"] == str(path)
+    with pytest.raises(errors.SettingsUnreadable) as found:
+        load({}, {}, tmp_path)
+    assert str(found.value).startswith(f"Settings file {path} cannot be read: ")
 
 
 def test_a_table_that_is_no_table_is_a_coded_error(tmp_path: Path) -> None:

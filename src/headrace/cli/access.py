@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from headrace import errors
+from headrace.cli.output import warn
 
 if TYPE_CHECKING:
     from headrace.journal.connection import Connection
@@ -21,6 +21,14 @@ def path_in_force(journal: str | None) -> str:
     from headrace.settings import load, path_of
 
     return path_of(load({"journal": journal}).journal)
+
+
+def warn_of_environment() -> None:
+    """Tell of variables that were meant as settings and are none: they would be passed over in silence."""
+    from headrace.settings import mistyped
+
+    for given, meant in mistyped():
+        warn(f"{given} in the environment means nothing; did you mean {meant}?")
 
 
 @contextmanager
@@ -76,7 +84,9 @@ def _world() -> _World:
 
 
 def _existing(journal: str | None) -> str:
+    from headrace.journal.file import exists
+
     path = path_in_force(journal)
-    if not Path(path).exists():
+    if not exists(path):
         raise errors.JournalMissing(path=path)
     return path

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from headrace import errors
+from headrace.cli.access import warn_of_environment
 from headrace.cli.options import Json, Target, examples
-from headrace.cli.output import Exit, paint, put, put_json, told
+from headrace.cli.output import Exit, counted, paint, put, put_json, told
 
 if TYPE_CHECKING:
     from headrace.app import App
@@ -42,6 +43,7 @@ def _check(
     """Check the handlers of an app, the types between them, their models; exit 1 with findings."""
     from headrace.cli.target import load
 
+    warn_of_environment()
     app: App | None = None
     try:
         app = load(target)
@@ -131,7 +133,7 @@ def _put_text(app: App | None, found: list[Finding]) -> None:
         code = f"[{one.code}]" if one.code else ""
         put(f"{paint(f'finding{code}:', 'red')} {one.where}: {told(one.problem)}")
         put(f"  {paint('hint:', 'cyan')} {told(one.hint)}")
-    put(f"{len(found)} findings" if found else paint("no findings", "green"))
+    put(counted(len(found), "finding") if found else paint("no findings", "green"))
 
 
 def _document(target: str, app: App | None, found: list[Finding]) -> dict[str, Any]:

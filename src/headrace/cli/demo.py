@@ -18,7 +18,7 @@ import typer
 
 from headrace import errors
 from headrace.cli.options import Json, examples
-from headrace.cli.output import Exit, Progress, paint, put, put_json, say, warn, width_of
+from headrace.cli.output import Exit, Progress, counted, paint, put, put_json, say, warn, width_of
 
 if TYPE_CHECKING:
     from headrace.demo.stream import Report
@@ -146,8 +146,8 @@ def _document(report: Report) -> dict[str, Any]:
 def _put_text(report: Report) -> None:
     per_s = report.published / report.seconds
     put(
-        f"{report.published:,} messages published, {report.handled:,} handled,"
-        f" {report.emitted:,} events emitted, {report.dead:,} dead letters"
+        f"{counted(report.published, 'message')} published, {report.handled:,} handled,"
+        f" {counted(report.emitted, 'event')} emitted, {counted(report.dead, 'dead letter')}"
     )
     put(f"{per_s:,.0f} messages/s with model {report.model_version}")
     sound = paint("clean", "green") if not report.violations else paint("NOT CLEAN", "red")
@@ -160,7 +160,7 @@ def _put_text(report: Report) -> None:
     top = report.intents.most_common(INTENTS_SHOWN_MAX)
     put(paint(f"intents, the first {len(top)} of {len(report.intents)}", "bold"))
     _put_bars(top)
-    put(f"  {report.escalated:,} messages the model was unsure of went on to a person (Escalated)")
+    put(f"  {counted(report.escalated, 'message')} the model was unsure of went on to a person (Escalated)")
     put()
     put(paint("next", "bold"))
     for line in _next(report):

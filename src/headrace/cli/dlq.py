@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from headrace.cli.options import Journal, Json, JsonLines, TypeName, examples
 from headrace.cli.output import (
     Exit,
     confirmed,
+    counted,
     iso,
     paint,
     plain,
@@ -33,9 +35,7 @@ if TYPE_CHECKING:
 
 Letters = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[LETTER]...", help="Numbers of dead letters, or ids of events.", show_default=False
-    ),
+    typer.Argument(metavar="LETTER", help="Numbers of dead letters, or ids of events.", show_default=False),
 ]
 HandlerName = Annotated[
     str | None,
@@ -58,15 +58,18 @@ def add_to(top: typer.Typer) -> None:
     dlq.command("show", epilog=examples("headrace dlq show 12", "headrace dlq show 12 --json"))(_show)
     dlq.command(
         "redrive",
+        help="Make dead events waiting again, for the active version of their handler.",
         epilog=examples(
             "headrace dlq redrive 12",
             "headrace dlq redrive --handler route --dry-run",
             "headrace dlq redrive --reason failed --yes",
         ),
-    )(_redrive)
-    dlq.command("drop", epilog=examples("headrace dlq drop 12", "headrace dlq drop --type Ticket --yes"))(
-        _drop
-    )
+    )(_deciding("redrive", "redriven"))
+    dlq.command(
+        "drop",
+        help="Put dead letters away; they stay counted as dead, and `dlq ls --all` still lists them.",
+        epilog=examples("headrace dlq drop 12", "headrace dlq drop --type Ticket --yes"),
+    )(_deciding("drop", "dropped"))
     top.add_typer(dlq, name="dlq")
 
 
@@ -110,8 +113,10 @@ def _ls(
 
 
 def _all(reader: Reader, wanted: Filter) -> list[Letter]:
+    from headrace.journal.history import check_handler
     from headrace.journal.letters import letters
 
+    check_handler(reader, wanted.handler)
     found: list[Letter] = []
     while page := letters(reader, wanted, after=found[-1].id if found else 0):
         found += page
@@ -203,38 +208,25 @@ def _entry(one: Letter, *, whole: bool = False) -> dict[str, Any]:
 # --- deciding ---------------------------------------------------------------------------------
 
 
-def _redrive(  # noqa: PLR0913, PLR0917 - one parameter per option
-    letters: Letters = None,
-    handler: HandlerName = None,
-    reason: Reason = None,
-    kind: TypeName = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    journal: Journal = None,
-    as_json: Json = False,
-) -> int:
-    """Make dead events waiting again, for the active version of their handler."""
-    from headrace.journal.letters import Filter
+def _deciding(verb: str, done: str) -> Callable[..., int]:
+    """Return the command of a decision: the same options for each."""
 
-    decision = Decision("redrive", "redriven", dry_run=dry_run, yes=yes, as_json=as_json)
-    return decision.run(journal, letters or [], Filter(handler, reason, kind))
+    def decide(  # noqa: PLR0913, PLR0917 - one parameter per option
+        letters: Letters = None,
+        handler: HandlerName = None,
+        reason: Reason = None,
+        kind: TypeName = None,
+        dry_run: DryRun = False,
+        yes: Yes = False,
+        journal: Journal = None,
+        as_json: Json = False,
+    ) -> int:
+        from headrace.journal.letters import Filter
 
+        decision = Decision(verb, done, dry_run=dry_run, yes=yes, as_json=as_json)
+        return decision.run(journal, letters or [], Filter(handler, reason, kind))
 
-def _drop(  # noqa: PLR0913, PLR0917 - one parameter per option
-    letters: Letters = None,
-    handler: HandlerName = None,
-    reason: Reason = None,
-    kind: TypeName = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    journal: Journal = None,
-    as_json: Json = False,
-) -> int:
-    """Put dead letters away; they stay counted as dead, and `dlq ls --all` still lists them."""
-    from headrace.journal.letters import Filter
-
-    decision = Decision("drop", "dropped", dry_run=dry_run, yes=yes, as_json=as_json)
-    return decision.run(journal, letters or [], Filter(handler, reason, kind))
+    return decide
 
 
 class Decision:
@@ -249,16 +241,18 @@ class Decision:
         from headrace.cli.access import reading
         from headrace.journal.letters import left
 
-        if not named and wanted == type(wanted)():
-            raise errors.CommandInvalid(
-                problem="it does not say which dead letters",
-                hint="name some, or add --handler, --reason or --type",
+        filtered = wanted != type(wanted)()
+        if bool(named) == filtered:
+            problem = (
+                "letters and filters do not go together" if named else "it does not say which dead letters"
             )
+            hint = "name letters, or give --handler, --reason or --type"
+            raise errors.CommandInvalid(problem=problem, hint=hint)
         with reading(journal) as reader:
             numbers = self._numbers(reader, named, wanted)
             before = left(reader)
             if numbers and not self._dry_run:
-                question = f"{self._verb} {len(numbers):,} of {before:,} dead letters?"
+                question = f"{self._verb} {len(numbers):,} of {counted(before, 'dead letter')}?"
                 if not confirmed(question, yes=self._yes):
                     say("nothing was done")
                     return Exit.NO

@@ -19,7 +19,7 @@ def add_to(top: typer.Typer) -> None:
 
 def _explain(
     code: Annotated[
-        str | None, typer.Argument(metavar="[CODE]", help="Such as HR-E103, or 103.", show_default=False)
+        str | None, typer.Argument(metavar="CODE", help="Such as HR-E103, or 103.", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> int:

@@ -105,8 +105,8 @@ def _show_usage(error: Any) -> int:
     if context is not None:
         say(context.get_usage())
         say()
-    problem = text[:1].lower() + text[1:]
-    show_error(errors.CommandInvalid(problem=problem, hint=f"{path} --help"))
+    problem, _, suggestion = (text[:1].lower() + text[1:]).partition(". ")
+    show_error(errors.CommandInvalid(suggestion, problem=problem, hint=f"{path} --help"))
     return Exit.UNUSABLE
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace import errors
 from headrace.cli.options import Journal, Json, examples
 from headrace.cli.output import Exit, paint, put, put_json, put_table
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.ports import VersionInfo
 
 Handler = Annotated[
-    str | None, typer.Argument(metavar="[HANDLER]", help="app.function, or function.", show_default=False)
+    str | None, typer.Argument(metavar="HANDLER", help="app.function, or function.", show_default=False)
 ]
 
 
@@ -47,15 +46,11 @@ def _history(handler: Handler = None, journal: Journal = None, as_json: Json = F
     Exit code 1 when an event was handled by no version, or by two.
     """
     from headrace.cli.access import reading
-    from headrace.journal.history import histories
+    from headrace.journal.history import check_handler, histories
 
     with reading(journal) as reader:
+        check_handler(reader, handler)
         found = histories(reader, handler)
-    if handler is not None and not found:
-        raise errors.VersionUnknown(
-            "The journal does not know this handler.", hint="``headrace status`` lists them", handler=handler,
-            version="of any kind",
-        )  # fmt: skip
     if as_json:
         put_json([_entry(one) for one in found])
     else:

@@ -23,7 +23,8 @@ EventId = Annotated[
     str,
     typer.Argument(
         metavar="EVENT",
-        help="Its id, or a beginning of 8 or more digits that no other has.",
+        help="Its id; a beginning that no other has (16 digits: 12 are the time); or the name that its"
+        " publisher gave it.",
         show_default=False,
     ),
 ]

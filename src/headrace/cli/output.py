@@ -29,6 +29,7 @@ class Exit(IntEnum):
 #: The first that fits decides; a family stands after its members.
 _EXITS: tuple[tuple[type[errors.HeadraceError], Exit], ...] = (
     (errors.EventNotFound, Exit.NO),
+    (errors.HandlerUnknown, Exit.NO),
     (errors.RedriveRefused, Exit.NO),
     (errors.JournalUrlInvalid, Exit.UNUSABLE),
     (errors.JournalLoopBound, Exit.UNUSABLE),
@@ -105,6 +106,11 @@ def _jsonable(value: object) -> object:
 def iso(time: datetime | None) -> str | None:
     """Return a time as RFC 3339 has it, in UTC, to the microsecond."""
     return None if time is None else time.astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: ``1 event``, ``2,000 events``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def plain(text: str, *, lines: bool = False) -> str:

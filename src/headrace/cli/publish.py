@@ -13,7 +13,7 @@ import typer
 
 from headrace import errors
 from headrace.cli.options import Journal, Target, examples
-from headrace.cli.output import Exit, put_json_line, say, show_error
+from headrace.cli.output import Exit, counted, put_json_line, say, show_error
 
 if TYPE_CHECKING:
     from headrace.app import App, Published
@@ -102,10 +102,11 @@ def _file(payload: str) -> Path:
 
 
 class Line(NamedTuple):
-    """One line of the source, from 1; ``None`` for one that is too long to be kept."""
+    """One line of the source, from 1; ``None`` instead of the text of one that is too long to be kept."""
 
     number: int
     text: bytes | None
+    size_bytes: int
 
 
 class Publisher:
@@ -117,13 +118,16 @@ class Publisher:
         self._bytes_max = app.settings.payload_bytes_max
         self._failed = 0
 
-    def _event(self, text: bytes | None) -> Event:
+    def _event_of(self, line: Line) -> Event:
+        if line.text is None:
+            raise errors.PayloadTooLarge(
+                type=self._contract.type, size_bytes=line.size_bytes, limit_bytes=self._bytes_max
+            )
+        return self._event(line.text)
+
+    def _event(self, text: bytes) -> Event:
         from headrace.codec.foreign import check_foreign
 
-        if text is None:
-            raise errors.PayloadTooLarge(
-                type=self._contract.type, size_bytes="more", limit_bytes=self._bytes_max
-            )
         check_foreign(self._contract.type, text, self._bytes_max)
         return self._contract.decode(text)
 
@@ -147,18 +151,23 @@ class Publisher:
                 if not found:
                     break
         if self._failed:
-            say(f"{self._failed:,} lines were not published")
+            say(f"not published: {counted(self._failed, 'line')}")
         return Exit.NO if self._failed else Exit.DONE
 
     async def _publish_some(self, lines: list[Line]) -> None:
         good: list[tuple[Line, Event]] = []
         for line in lines:
             try:
-                good.append((line, self._event(line.text)))
+                good.append((line, self._event_of(line)))
             except errors.EventError as fault:
                 self._refuse(line, fault)
-        if not good:
-            return
+        from headrace.runtime.publish import UNIT_EVENTS_MAX
+
+        for start in range(0, len(good), UNIT_EVENTS_MAX):
+            await self._publish_unit(good[start : start + UNIT_EVENTS_MAX])
+
+    async def _publish_unit(self, good: list[tuple[Line, Event]]) -> None:
+        """Publish lines together; where that is refused, each by itself."""
         try:
             receipts = await self._app.publish([event for _, event in good], parents=self._parents)
         except errors.EventError:
@@ -191,7 +200,8 @@ class Splitter:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._rest = b""
-        self._overlong = False
+        #: Bytes that were not kept of a line that is too long.
+        self._dropped_bytes = 0
         self._number = 0
 
     def feed(self, found: bytes) -> Iterator[Line]:
@@ -199,11 +209,12 @@ class Splitter:
         *whole, rest = (self._rest + found).split(b"\n") if found else [self._rest, b""]
         for text in whole:
             self._number += 1
-            if self._overlong:
-                self._overlong = False
-                yield Line(self._number, None)
+            if self._dropped_bytes:
+                yield Line(self._number, None, self._dropped_bytes + len(text))
+                self._dropped_bytes = 0
             elif text.strip():
-                yield Line(self._number, text)
+                yield Line(self._number, text, len(text))
         self._rest = rest
-        if len(rest) > self._bytes_max:
-            self._rest, self._overlong = b"", True
+        if self._dropped_bytes or len(rest) > self._bytes_max:
+            self._dropped_bytes += len(rest)
+            self._rest = b""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace import errors
+from headrace.cli.access import warn_of_environment
 from headrace.cli.options import Journal, Target, examples
-from headrace.cli.output import Exit, plain, say
+from headrace.cli.output import Exit, counted, plain, say
 from headrace.world import SystemClock
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def _run(
 ) -> int:  # fmt: skip
     """Handle events until stopped; several may run on one journal, and share the partitions."""
     flags = {"journal": journal, "lease_ms": lease_ms, "durability": durability}
+    if not siblings:  # else the first process has said so
+        warn_of_environment()
     if workers > 1:
         from headrace.cli.supervise import Supervisor
         from headrace.settings import load
@@ -170,12 +173,12 @@ class Process:
                 held = server.consumer.held()
                 if held != told.get(server.name, 0):
                     told[server.name] = held
-                    say(f"{self._name}{server.name}: holds {held} partitions")
+                    say(f"{self._name}{server.name}: holds {counted(held, 'partition')}")
             await self._clock.sleep(NEWS_S)
 
     def _tell_end(self, worker: Worker, handed_back: int) -> None:
         finished = sum(server.finished for server in worker.servers)
-        say(f"{self._name}stopped: {finished:,} events finished, {handed_back:,} handed back")
+        say(f"{self._name}stopped: {counted(finished, 'event')} finished, {handed_back:,} handed back")
 
 
 def _share_cores(app: App, workers: int) -> None:

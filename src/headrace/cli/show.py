@@ -7,9 +7,9 @@ from typing import Any
 import typer
 
 from headrace.cli.options import EventId, Journal, Json, TopicName, examples
-from headrace.cli.output import Exit, paint, put, put_json
+from headrace.cli.output import Exit, counted, paint, put, put_json
 
-_EPILOG = examples("headrace show 01a22a419f19", "headrace show 01a22a41-9f19-79cd-89e5-cb5141c57f5a --json")
+_EPILOG = examples("headrace show 01a22a41-9f19-79cd", "headrace show mail-4711 --topic tickets --json")
 
 
 def add_to(top: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def _show(event: EventId, topic: TopicName = None, journal: Journal = None, as_j
         return Exit.DONE
     put_event(found)
     put()
-    put(paint(f"chain of {len(chain):,} events", "bold"))
+    put(paint(f"chain of {counted(len(chain), 'event')}", "bold"))
     for line in tree_lines(chain, found.envelope.event_id):
         put(f"  {line}")
     if len(chain) == PAGE_ROWS_MAX:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.options import Journal, Json, examples
-from headrace.cli.output import Exit, paint, put, put_json, put_table, warn
+from headrace.cli.output import Exit, counted, paint, put, put_json, put_table, warn
 
 if TYPE_CHECKING:
     from headrace.journal.progress import Progress, Topic
@@ -59,7 +59,7 @@ def _status(
 
 def _put_text(path: str, found: list[Progress], stored: list[Topic], now: datetime) -> None:
     events = sum(topic.events for topic in stored)
-    put(f"journal {path}: {events:,} events in {len(stored)} topics")
+    put(f"journal {path}: {counted(events, 'event')} in {counted(len(stored), 'topic')}")
     put()
     rows = [
         (
@@ -75,7 +75,7 @@ def _put_text(path: str, found: list[Progress], stored: list[Topic], now: dateti
     handled = {one.topic for one in found}
     for topic in stored:
         if topic.name not in handled:
-            put(f"  topic {topic.name}: {topic.events:,} events, and no handler")
+            put(f"  topic {topic.name}: {counted(topic.events, 'event')}, and no handler")
     put()
     if all(one.sound for one in found):
         put(f"{EQUATION}: {paint('holds', 'green')}")
@@ -99,7 +99,7 @@ def _notes(one: Progress, now: datetime) -> list[str]:
     if one.trouble:
         told.append(paint(one.trouble, "yellow") + (f" ({one.active.name})" if one.active else ""))
     if one.dead:
-        told.append(f"{one.dead:,} dead letters: headrace dlq ls --handler {one.handler}")
+        told.append(f"{counted(one.dead, 'dead letter')}: headrace dlq ls --handler {one.handler}")
     return told
 
 

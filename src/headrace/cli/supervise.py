@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.cli.output import Exit, say
+from headrace.cli.output import Exit, counted, say
 from headrace.world import SystemClock
 
 #: Waits before a worker that died is started again; doubled each time it dies young.
@@ -41,13 +41,13 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
-        say(f"{self._count} workers, supervised by pid {os.getpid()}")
+        say(f"{counted(self._count, 'worker')}, supervised by pid {os.getpid()}")
         keepers = [asyncio.create_task(self._keep(number)) for number in range(self._count)]
         await self._stop.wait()
         self._signal(signal.SIGTERM)
         _, late = await asyncio.wait(keepers, timeout=self.patience_s)
         if late:
-            say(f"{len(late)} workers do not stop and are killed")
+            say(f"killed for not stopping: {counted(len(late), 'worker')}")
             self._signal(signal.SIGKILL)
             await asyncio.wait(late)
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.cli.options import EventId, Journal, Json, TopicName, examples
-from headrace.cli.output import Exit, paint, plain, put, put_json
+from headrace.cli.output import Exit, counted, paint, plain, put, put_json
 
 if TYPE_CHECKING:
     from headrace.journal.reader import StoredEvent
     from headrace.journal.standing import Standing
 
-_EPILOG = examples("headrace why 01a22a419f19", "headrace why 01a22a419f19 --json")
+_EPILOG = examples("headrace why 01a22a41-9f19-79cd", "headrace why mail-4711 --json")
 
 
 def add_to(top: typer.Typer) -> None:
@@ -96,9 +96,8 @@ def _waits(one: Standing, now: datetime) -> list[str]:
 
 
 def _position(one: Standing) -> str:
-    before = (
-        f"{one.ahead:,} events of its partition come first" if one.ahead else "It is next in its partition"
-    )
+    ahead = f"Before it in its partition: {counted(one.ahead, 'event')}"
+    before = ahead if one.ahead else "It is next in its partition"
     return f"{before}." + (
         " The partition takes nothing new until open events are closed." if one.paused else ""
     )
@@ -115,7 +114,7 @@ def _when(due: datetime | None, now: datetime) -> str:
 
 
 def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    return "once" if count == 1 else counted(count, "time")
 
 
 def _workers(one: Standing) -> list[str]:

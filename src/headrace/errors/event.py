@@ -193,3 +193,15 @@ class EnvelopeInvalid(EventError):
 
     code = "HR-E115"
     fault = Fault.YOURS
+
+
+class UnitTooLarge(EventError):
+    """One publish into {path} holds {size}, the limit is {limit}.
+
+    A unit is one transaction, and everybody else who writes waits for it. Nothing was written.
+
+    Hint: publish in several calls; only what must be there together or not at all belongs in one.
+    """
+
+    code = "HR-E116"
+    fault = Fault.YOURS

@@ -185,7 +185,8 @@ class LeaseLost(JournalError):
 class EventNotFound(JournalError):
     """No event has the id {event_id}.
 
-    Hint: ids are UUIDs, as printed by ``headrace tail``; a unique beginning of 8 or more digits will do.
+    Hint: ids are UUIDs, as printed by ``headrace tail``; a beginning that no other has (16 digits) will do,
+    so will the name that the publisher gave as ``event_id``.
     """
 
     code = "HR-E215"
@@ -193,11 +194,11 @@ class EventNotFound(JournalError):
 
 
 class RedriveRefused(JournalError):
-    """Dead letter {dead_id} cannot be redriven: {problem}.
+    """Dead letter {dead_id} is left as it is: {problem}.
 
-    It stays as it is.
+    Others that were named with it are redriven or dropped all the same.
 
-    Hint: ``headrace dlq show`` tells its state.
+    Hint: ``headrace dlq show {dead_id}`` tells its state.
     """
 
     code = "HR-E216"
@@ -227,3 +228,42 @@ class JournalDenied(JournalError):
 
     code = "HR-E219"
     fault = Fault.YOURS
+
+
+class HandlerUnknown(JournalError):
+    """The journal knows no handler {handler}.
+
+    A handler is known once a worker has served it. Nothing was changed.
+
+    Hint: ``headrace status`` lists the handlers; ``--journal`` names another journal.
+    """
+
+    code = "HR-E220"
+    fault = Fault.YOURS
+
+
+class JournalForbidden(JournalError):
+    """Journal {path} may not be read by this user.
+
+    It was not opened.
+
+    Hint: run as its owner, or let this user in with ``chmod``: workers and publishers need read and write
+    permission for the file and for its folder.
+    """
+
+    code = "HR-E221"
+    fault = Fault.YOURS
+
+
+class IndexGap(JournalError):
+    """Partition {partition} is indexed up to offset {indexed}, not to {after} as was believed.
+
+    Nothing was written. The index is older than whoever asked: it was restored or made anew. What is
+    missing is read from the log and indexed first, without anybody's help.
+
+    Hint: nothing to do; if it does not end, see whether something keeps setting the database back.
+    """
+
+    code = "HR-E222"
+    fault = Fault.THEIRS
+    retryable = True

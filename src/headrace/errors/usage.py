@@ -22,7 +22,9 @@ class TargetInvalid(UsageError):
 class SettingInvalid(UsageError):
     """Setting {name} from {origin} is not usable: {problem}.
 
-    Hint: see the settings in the reference; unknown names are refused so that a typing error shows.
+    Unknown names are refused, so that a typing error shows.
+
+    Hint: correct it where it was set; the README lists the settings with their defaults.
     """
 
     code = "HR-E502"
@@ -58,4 +60,16 @@ class CommandInvalid(UsageError):
     """
 
     code = "HR-E505"
+    fault = Fault.YOURS
+
+
+class SettingsUnreadable(UsageError):
+    """Settings file {path} cannot be read: {problem}.
+
+    Going on without it could mean another journal than the one that was meant.
+
+    Hint: mend the file, or take it away.
+    """
+
+    code = "HR-E506"
     fault = Fault.YOURS

@@ -262,7 +262,7 @@ def check_key(name: str, key: str | None) -> None:
     except UnicodeEncodeError:
         raise errors.KeyInvalid(type=name, problem="it holds a lone surrogate") from None
     if size > KEY_BYTES_MAX:
-        raise errors.KeyInvalid(type=name, problem=f"it has {size} bytes")
+        raise errors.KeyInvalid(type=name, problem=f"it has {size:,} bytes, 1 to {KEY_BYTES_MAX:,} may be")
 
 
 #: Module-level event classes by type name.  Process-wide on purpose: the rule "one name, one meaning"
@@ -309,7 +309,8 @@ def _shown(cls: type[Event], loc: tuple[int | str, ...], value: object) -> str:
     if secret or any(isinstance(part, str) and _SECRET.search(part) for part in loc):
         return "a value that is not shown"
     if type(value) is dict:  # the whole object may hold secrets beside the field that is missing
-        return f"an object with {len(cast('dict[str, Any]', value))} fields"
+        count = len(cast("dict[str, Any]", value))
+        return f"an object with {count} field{'s' * (count != 1)}"
     text = repr(value)
     return text if len(text) <= SHOWN_CHARS_MAX else text[:SHOWN_CHARS_MAX] + "..."
 

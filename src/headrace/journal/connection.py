@@ -18,7 +18,7 @@ import apsw
 
 from headrace import errors
 from headrace.journal.disk import Checkpointer, Flusher
-from headrace.journal.file import MEMORY, mapped, open_file, prepare, translated
+from headrace.journal.file import JOURNAL, MEMORY, Form, mapped, open_file, prepare, translated
 from headrace.journal.notify import Notifier
 from headrace.journal.queries import load
 from headrace.ports import Chance, Clock, Faults
@@ -64,7 +64,16 @@ class Disk(Enum):
 class Connection:
     """The write connection of a process, and the rules for using it."""
 
-    def __init__(self, path: str, *, durability: str, clock: Clock, chance: Chance, faults: Faults) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        durability: str,
+        clock: Clock,
+        chance: Chance,
+        faults: Faults,
+        form: Form = JOURNAL,
+    ) -> None:
         self.path = path
         self.memory = path == MEMORY
         self._durable = durability != "normal"
@@ -86,20 +95,22 @@ class Connection:
             # at every call (measured: a tenth of a busy worker's time).
             self._db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             self.ex = self._db.execute
-            prepare(self._db, path, clock)
+            prepare(self._db, path, clock, form)
             self.ex("PRAGMA synchronous=NORMAL")
             self.ex("PRAGMA busy_timeout=0")
         if not self.memory:
             self._db.set_wal_hook(self._saw_wal)
             self._checkpointer = Checkpointer(path)
-            self._notifier = Notifier(f"{path}-notify", stat.S_IMODE(Path(path).stat().st_mode))
+            if form is JOURNAL:  # nobody waits for news from another file
+                self._notifier = Notifier(f"{path}-notify", stat.S_IMODE(Path(path).stat().st_mode))
             if self._durable:
-                self._flusher = Flusher(path, clock, self._notifier.flushed)
+                flushed = self._notifier.flushed if self._notifier is not None else _silent
+                self._flusher = Flusher(path, clock, flushed)
 
     @property
     def notify_path(self) -> str | None:
-        """The file that other processes touch after a commit; ``None`` in memory."""
-        return None if self.memory else f"{self.path}-notify"
+        """The file that other processes touch after a commit; ``None`` where nobody waits for that."""
+        return None if self._notifier is None else f"{self.path}-notify"
 
     def _saw_wal(self, _db: object, _name: str, pages: int) -> int:
         self._wal_pages = pages
@@ -265,4 +276,8 @@ class Connection:
 
 
 def _nothing(tell: Tell) -> None:
+    pass
+
+
+def _silent() -> None:
     pass

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -19,6 +20,17 @@ from headrace.ports import Clock
 APPLICATION_ID = 0x48445243
 SCHEMA = 1
 MEMORY = ":memory:"
+
+
+class Form(NamedTuple):
+    """What a file of ours is: how its header tells, and which script makes it."""
+
+    application_id: int
+    schema: int
+    script: str
+
+
+JOURNAL = Form(APPLICATION_ID, SCHEMA, "schema.sql")
 _PRAGMAS = (
     "journal_size_limit=67108864",
     "cache_size=-65536",
@@ -28,6 +40,8 @@ _PRAGMAS = (
     "mmap_size=0",
     "wal_autocheckpoint=0",
 )
+#: A path that is refused for its length is told so far.
+PATH_SHOWN_CHARS_MAX = 200
 _NETWORK = ("nfs", "cifs", "smb", "9p", "fuse", "virtiofs", "afs", "ceph", "gluster", "lustre")
 #: SQLite versions without the WAL-reset fault, in which a checkpoint beside a writer could lose a commit.
 _SAFE = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
@@ -37,6 +51,7 @@ def open_file(path: str, *, read_only: bool = False) -> apsw.Connection:
     """Open a SQLite file with the settings of the journal; refuses network file systems."""
     if path == MEMORY:
         return apsw.Connection(path, statementcachesize=256)
+    exists(path)
     folder = Path(path).resolve().parent
     if not folder.is_dir():
         raise errors.JournalUnavailable(f"The folder {folder} does not exist.", path=path)
@@ -47,6 +62,25 @@ def open_file(path: str, *, read_only: bool = False) -> apsw.Connection:
     db = apsw.Connection(path, flags=flags, statementcachesize=256)
     db.set_busy_timeout(5_000)  # while opening only: several processes may create the file at once
     return db
+
+
+def exists(path: str) -> bool:
+    """Return whether there is a file; raises the coded error for a folder, or where we may not look."""
+    try:
+        about = Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError:
+        raise errors.JournalForbidden("Its folder is closed to it.", path=path) from None
+    except OSError as fault:
+        shown = path if len(path) <= PATH_SHOWN_CHARS_MAX else f"{path[:PATH_SHOWN_CHARS_MAX]}..."
+        raise errors.JournalUnavailable(f"{fault.strerror}.", path=shown) from None
+    if stat.S_ISDIR(about.st_mode):
+        hint = f"name the file in it, such as {Path(path, 'headrace.db')}"
+        raise errors.JournalForeign("It is a folder.", hint=hint, path=path)
+    if not os.access(path, os.R_OK):
+        raise errors.JournalForbidden(f"Its mode is {stat.S_IMODE(about.st_mode):03o}.", path=path)
+    return True
 
 
 #: How spaces, tabs, line ends and backslashes stand in mountinfo.
@@ -68,21 +102,21 @@ def filesystem_of(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
     return kind
 
 
-def prepare(db: apsw.Connection, path: str, clock: Clock) -> None:
-    """Check that the file is a journal, of a schema that is known, and set it up; make it when it is new."""
+def prepare(db: apsw.Connection, path: str, clock: Clock, form: Form = JOURNAL) -> None:
+    """Check that the file is of this form and of a known schema, and set it up; make it when it is new."""
     if not safe_version(apsw.sqlite_lib_version()):
         raise errors.JournalUnavailable(
             f"SQLite {apsw.sqlite_lib_version()} can lose commits.", path=path, hint="pip install -U apsw"
         )
-    found = check_ours(db, path)
+    found = check_ours(db, path, form)
     if db.readonly("main"):
         raise errors.JournalReadOnly(path=path)
     for pragma in _PRAGMAS:
         db.execute(f"PRAGMA {pragma}").fetchall()
     if path != MEMORY:
         _set_wal(db, clock)
-    if found < SCHEMA:
-        _create(db, path, clock)
+    if found < form.schema:
+        _create(db, path, clock, form)
 
 
 def safe_version(text: str) -> bool:
@@ -91,8 +125,8 @@ def safe_version(text: str) -> bool:
     return version >= _SAFE[0] or any(version[:2] == safe[:2] and version >= safe for safe in _SAFE[1:])
 
 
-def check_ours(db: apsw.Connection, path: str) -> int:
-    """Return the schema number of a journal, 0 of an empty file; refuses anything else."""
+def check_ours(db: apsw.Connection, path: str, form: Form = JOURNAL) -> int:
+    """Return the schema number of a file of this form, 0 of an empty one; refuses anything else."""
     try:
         # The identity last: another process may create the journal in between, and sets it in one
         # transaction with the rest, so what is still 0 then was 0 before.
@@ -101,10 +135,10 @@ def check_ours(db: apsw.Connection, path: str) -> int:
     except apsw.NotADBError:
         raise errors.JournalForeign(path=path) from None
     tables, schema, identity = found
-    if identity != APPLICATION_ID and (identity or schema or tables):
+    if identity != form.application_id and (identity or schema or tables):
         raise errors.JournalForeign(path=path)
-    if schema > SCHEMA:
-        raise errors.JournalNewer(path=path, found=schema, known=SCHEMA)
+    if schema > form.schema:
+        raise errors.JournalNewer(path=path, found=schema, known=form.schema)
     return int(schema)
 
 
@@ -118,14 +152,14 @@ def _set_wal(db: apsw.Connection, clock: Clock) -> None:
     db.execute("PRAGMA journal_mode=WAL").fetchall()
 
 
-def _create(db: apsw.Connection, path: str, clock: Clock) -> None:
+def _create(db: apsw.Connection, path: str, clock: Clock, form: Form) -> None:
     queries = load("queries.sql")
     db.execute(queries.begin)
     try:
-        if check_ours(db, path) == 0:  # nobody was quicker
-            db.execute(read("schema.sql"))
-            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version={SCHEMA}")
+        if check_ours(db, path, form) == 0:  # nobody was quicker
+            db.execute(read(form.script))
+            db.execute(f"PRAGMA application_id={form.application_id}")
+            db.execute(f"PRAGMA user_version={form.schema}")
             db.execute(queries.meta_set, ("created_us", clock.wall_us()))
         db.execute(queries.commit)
     except BaseException:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
-from headrace.journal.versions import info_of
+from headrace.journal.versions import handler_unknown, info_of
 from headrace.ports import VersionInfo
 
 
@@ -59,6 +59,13 @@ def histories(reader: Reader, handler: str | None = None) -> list[History]:
             _history(reader, queries, name, active)
             for name, active in reader.rows(queries.handlers, (handler,))
         ]
+
+
+def check_handler(reader: Reader, handler: str | None) -> None:
+    """Raise `HandlerUnknown` for a name that is neither the whole nor the short one of any handler."""
+    queries: Any = load("history.sql")
+    if handler is not None and not reader.rows(queries.handlers, (handler,)):
+        raise handler_unknown(handler, [row[0] for row in reader.rows(queries.handlers, (None,))])
 
 
 def _history(reader: Reader, queries: Any, handler: str, active: int | None) -> History:

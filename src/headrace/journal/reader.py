@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,9 +12,9 @@ import apsw
 from headrace import errors
 from headrace.codec.head import decode_head, decode_stamp
 from headrace.event.envelope import Envelope, Head, Place, Stamp, envelope_of
-from headrace.event.lineage import text_of
+from headrace.event.lineage import id_of, text_of
 from headrace.journal.connection import Connection
-from headrace.journal.file import MEMORY, check_ours, mapped, open_file
+from headrace.journal.file import MEMORY, check_ours, exists, mapped, open_file
 from headrace.journal.queries import load
 
 #: Rows of one query; nothing holds a read transaction open between two pages.
@@ -130,22 +130,38 @@ class Reader:
     # --- by id --------------------------------------------------------------------------------
 
     def find(self, text: str, *, topic: str | None = None) -> StoredEvent:
-        """Return the event of an id, or of the beginning of one; raises `EventNotFound`.
+        """Return the event of an id, of the beginning of one, or of the name that its publisher gave it.
 
-        An id is unique within a topic; without ``topic`` the first event of the id is returned.
+        An id is unique within a topic; without ``topic`` the first event of the id is returned.  Raises
+        `EventNotFound`.
         """
-        low, high = _id_bounds(text)
-        rows = self.rows(self._queries.events_by_id, (low, high, topic, CANDIDATES_MAX + 1))
+        rows, several = self._beginning_with(text, topic), "Several begin so"
+        if not rows:
+            rows, several = self._named(text, topic), "Several publishers have given it"
         ids = list(dict.fromkeys(row[2] for row in rows))
         if not ids:
-            raise errors.EventNotFound(event_id=text)
+            where = "" if topic is None else f"Looked for in topic {topic} alone."
+            raise errors.EventNotFound(where, event_id=text)
         if len(ids) > 1:
             named = ", ".join(text_of(one) for one in ids[:CANDIDATES_MAX])
             more = " and more" if len(ids) > CANDIDATES_MAX else ""
-            raise errors.EventNotFound(
-                f"Several begin so: {named}{more}.", hint="give more digits", event_id=text
-            )
+            hint = "name one of them; 12 digits of an id are its time, 16 tell events apart"
+            raise errors.EventNotFound(f"{several}: {named}{more}.", hint=hint, event_id=text)
         return self.event(min(rows))
+
+    def _beginning_with(self, text: str, topic: str | None) -> list[EventRow]:
+        bounds = _id_bounds(text)
+        return self.rows(self._queries.events_by_id, (*bounds, topic, CANDIDATES_MAX + 1)) if bounds else []
+
+    def _named(self, text: str, topic: str | None) -> list[EventRow]:
+        """Look for an event under the id that each publisher would have made of its name."""
+        sources = {decode_stamp(row[0]).source for row in self.rows(self._queries.stamp_values)}
+        found: list[EventRow] = []
+        for source in sorted(sources):
+            with suppress(errors.EnvelopeInvalid):  # empty, too long: nobody can have given it
+                event_id = id_of(text, source)
+                found += self.rows(self._queries.events_by_id, (event_id, event_id, topic, 1))
+        return found
 
     def chain(self, event: StoredEvent, limit: int = PAGE_ROWS_MAX) -> list[StoredEvent]:
         """Return the chain that an event belongs to, causes before effects, at most ``limit`` events."""
@@ -193,11 +209,11 @@ _BLANK = Head(
 )  # fmt: skip
 
 
-def _id_bounds(text: str) -> tuple[bytes, bytes]:
-    """Return the lowest and the highest id that begin with the digits."""
+def _id_bounds(text: str) -> tuple[bytes, bytes] | None:
+    """Return the lowest and the highest id that begin with the digits, or ``None`` for other text."""
     digits = text.replace("-", "").lower()
     if not ID_DIGITS_MIN <= len(digits) <= ID_DIGITS or set(digits) - set("0123456789abcdef"):
-        raise errors.EventNotFound(event_id=text)
+        return None
     return bytes.fromhex(digits.ljust(ID_DIGITS, "0")), bytes.fromhex(digits.ljust(ID_DIGITS, "f"))
 
 
@@ -207,7 +223,7 @@ def _open(path: str) -> apsw.Connection:
     A file in a folder that we may not write to cannot be opened the usual way: the shared memory of the WAL
     is missing and cannot be made.  Where nobody has left anything in a WAL, the file alone is the journal.
     """
-    if path == MEMORY or not Path(path).exists():
+    if path == MEMORY or not exists(path):
         raise errors.JournalMissing(path=path)
     with mapped(path):
         try:

@@ -16,6 +16,9 @@ SELECT id, name FROM topic;
 -- name: stamp_value
 -- The stamp of a number.
 SELECT value FROM stamp WHERE id = ?;
+-- name: stamp_values
+-- All stamps.
+SELECT value FROM stamp;
 
 -- name: last_offset
 -- The highest offset.

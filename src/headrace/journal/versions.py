@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from headrace import errors
 from headrace.journal.connection import Connection
+from headrace.journal.queries import load
 from headrace.ports import Offered, VersionInfo, VersionOffer
 
 _DIGEST_SHOWN_CHARS = 12
@@ -16,6 +19,28 @@ def info_of(row: tuple[Any, ...]) -> VersionInfo:
     number, handler, declared, model, digest, epoch, model_declared = row
     name = None if model is None else f"{model}@{model_declared or epoch}:{digest[:_DIGEST_SHOWN_CHARS]}"
     return VersionInfo(number, handler, declared, model, digest, name)
+
+
+def handler_unknown(handler: str, known: Sequence[str]) -> errors.HandlerUnknown:
+    """Return the error for a name that no handler has, with the names that may have been meant."""
+    whole = {one.rpartition(".")[2]: one for one in reversed(known)} | {one: one for one in known}
+    near = [one for one in known if one.endswith(f".{handler}")]
+    near = near or list(dict.fromkeys(whole[one] for one in get_close_matches(handler, whole)))
+    if near:
+        told = f"Did you mean {' or '.join(near)}?"
+    else:
+        told = f"It knows {', '.join(known)}." if known else "It knows none."
+    return errors.HandlerUnknown(told, handler=handler)
+
+
+def chosen(known: Sequence[VersionInfo], handler: str, text: str) -> VersionInfo:
+    """Return the one version that a text names: whole, by ``@epoch``, or by a part that only it has."""
+    wanted = [one for one in known if text == one.name] or [one for one in known if text in _names(one)]
+    wanted = wanted or [one for one in known if len(text) >= 2 and text in one.name]  # noqa: PLR2004
+    if len(wanted) != 1:
+        names = ", ".join(one.name for one in known) or "none"
+        raise errors.VersionUnknown(f"Known: {names}.", handler=handler, version=text)
+    return wanted[0]
 
 
 class Versions:
@@ -69,15 +94,14 @@ class Versions:
         return await self._db.write(lambda: self._activate(handler, text))
 
     def _activate(self, handler: str, text: str) -> VersionInfo:
+        found = self._db.row(self._queries.handler_get, (handler,))
+        if found is None:
+            handlers = [row[0] for row in self._db.rows(load("history.sql").handlers, (None,))]
+            raise handler_unknown(handler, handlers)
         known = [info_of(row) for row in self._db.rows(self._queries.versions, (handler,))]
-        wanted = [one for one in known if text == one.name] or [one for one in known if text in _names(one)]
-        wanted = wanted or [one for one in known if len(text) >= 2 and text in one.name]  # noqa: PLR2004
-        if len(wanted) != 1:
-            names = ", ".join(one.name for one in known) or "none"
-            raise errors.VersionUnknown(f"Known: {names}.", handler=handler, version=text)
-        row = self._db.row(self._queries.handler_get, (handler,))
-        self._db.ex(self._queries.handler_activate, (wanted[0].id, row[0]))
-        return wanted[0]
+        wanted = chosen(known, handler, text)
+        self._db.ex(self._queries.handler_activate, (wanted.id, found[0]))
+        return wanted
 
 
 def _names(version: VersionInfo) -> set[str]:

@@ -28,13 +28,15 @@ class Seen(NamedTuple):
 class Stretch(NamedTuple):
     """Consecutive records of a partition, with holes where the log has markers and aborted records.
 
-    ``after`` is the first offset that may be in it, ``upto`` the first that is not.
+    ``after`` is the first offset that may be in it, ``upto`` the first that is not.  What a log no longer has
+    at its start is a hole too: the first stretch of a partition begins at 0.
     """
 
     topic_id: bytes
     partition: int
     after: int
     upto: int
+    #: In the order of their offsets.
     records: Sequence[Seen]
 
 
@@ -69,7 +71,7 @@ class Looked(NamedTuple):
 
     #: For each record that is not the first of its id in its partition, by (partition, offset): the first.
     copies: dict[tuple[int, int], First]
-    #: Number of the active version, for a look-up with claims.
+    #: Number of the active version, for a look-up with claims; ``None`` also where none was ever offered.
     active: int | None
 
 
@@ -104,8 +106,10 @@ class Index(Protocol):
     async def look(self, handler: str, stretches: Sequence[Stretch], claims: Sequence[Claim] = ()) -> Looked:
         """Index stretches and note claims in one transaction; tell which records are copies.
 
+        All stretches are of one topic, with at most one for each partition (else `ValueError`).
         Each partition is indexed without gaps, whoever writes: what of a stretch is indexed already is looked
         up only.  Raises `IndexGap` for a stretch that begins beyond what is indexed; nothing is written then.
+        A claim takes the place of the one that was noted for its partition, whoever noted that.
         """
         ...
 
@@ -122,7 +126,7 @@ class Index(Protocol):
         ...
 
     async def finished(self, subscription: str, partition: int, low: int) -> None:
-        """Forget claims and attempts below an offset: all of them are closed."""
+        """Forget claims and attempts below an offset: all is closed there.  Of a claim the rest stays."""
         ...
 
     async def find(self, event_id: bytes) -> list[Place]:
@@ -134,7 +138,7 @@ class Index(Protocol):
         ...
 
     async def activate(self, handler: str, version: str) -> VersionInfo:
-        """Make a known version the active one; raises `VersionUnknown`."""
+        """Make a known version the active one; raises `HandlerUnknown` or `VersionUnknown`."""
         ...
 
     async def active(self, handler: str) -> int | None:
@@ -142,5 +146,5 @@ class Index(Protocol):
         ...
 
     async def forget(self) -> None:
-        """Drop everything that can be made again from the log (before a rebuild)."""
+        """Drop the first positions (before a rebuild); what no log has stays: claims, attempts, versions."""
         ...

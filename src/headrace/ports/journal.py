@@ -132,7 +132,7 @@ class Journal(Protocol):
         ...
 
     async def activate(self, handler: str, version: str) -> VersionInfo:
-        """Make a known version the active one; raises `VersionUnknown`."""
+        """Make a known version the active one; raises `HandlerUnknown`, `VersionUnknown`."""
         ...
 
     async def subscribe(self, handler: str, topic: str, *, latest: bool = False) -> Subscription:

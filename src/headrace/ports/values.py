@@ -22,6 +22,14 @@ class NewEvent(NamedTuple):
     #: False when the id was just drawn, so that no look-up for a copy is needed.
     may_exist: bool
 
+    @property
+    def size_bytes(self) -> int:
+        """Payload and headers: what a publisher can make as large as it likes."""
+        headers = self.head.headers
+        if not headers:
+            return len(self.body)
+        return len(self.body) + sum(len(name) + len(value) for name, value in headers.items())
+
 
 class Receipt(NamedTuple):
     """What became of one published event."""

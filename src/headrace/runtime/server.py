@@ -174,6 +174,9 @@ class Server:
                 self._due.pop("balance", None)
             else:
                 await self.versions.look()
+        self._watch_deadlines()
+
+    def _watch_deadlines(self) -> None:
         if self._flights and self._is_due("deadline", self._deadline.interval_s):
             self._deadline.look()
 
@@ -352,6 +355,7 @@ class Server:
         self.pipeline.drop_lines()
         deadline = self._clock.boot_ns() + int(grace_s * 1e9)
         while self._flights and self.pipeline.slots and self._clock.boot_ns() < deadline:
+            self._watch_deadlines()  # a stop gives nobody more time than the handler's own deadline
             await self._clock.sleep(SETTLE_AFTER_MS / 1000)
         await self.pipeline.cancel()
         for batch, serving in self._claimed:  # claimed, but not begun

@@ -1,0 +1,217 @@
+"""An index in PostgreSQL, shared by the processes of many hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace import errors
+from headrace.journal.index.session import (
+    LOCK_MS_MAX,
+    SILENT_MS_MAX,
+    STATEMENT_MS_MAX,
+    Session,
+    Values,
+    fetched,
+)
+from headrace.journal.index.stretches import ordered
+from headrace.journal.queries import load, read
+from headrace.journal.versions import chosen, handler_unknown, info_of
+from headrace.ports import Clock, Faults, Offered, VersionInfo, VersionOffer
+from headrace.ports.index import Claim, First, Looked, Place, Stretch, Tried
+
+if TYPE_CHECKING:
+    from headrace.journal.index.session import Db
+
+SCHEMA = 1
+_QUERIES: Any = load("index/postgres.sql")
+
+
+class PostgresIndex:
+    """An index in a database; its tables begin with ``headrace_`` and lie where the search path points."""
+
+    def __init__(self, url: str, *, clock: Clock, faults: Faults) -> None:
+        self._session = Session(url, self._prepare)
+        self.address = self._session.address
+        self._clock, self._faults = clock, faults
+
+    async def open(self) -> None:
+        """Connect, and make the tables where they are missing."""
+        await self._session.open()
+
+    async def close(self) -> None:
+        """Disconnect; harmless when that is done."""
+        await self._session.close()
+
+    async def _prepare(self, db: Db) -> None:
+        """Set the bounds of a new connection and see that the tables are there, in a form that is known."""
+        await fetched(db, _QUERIES.bounds, (str(STATEMENT_MS_MAX), str(LOCK_MS_MAX), str(SILENT_MS_MAX)))
+        if not (await fetched(db, _QUERIES.meta_there))[0][0]:
+            async with db.transaction():
+                await fetched(db, _QUERIES.schema_alone)
+                if not (await fetched(db, _QUERIES.meta_there))[0][0]:  # nobody was quicker
+                    await db.execute(read("index/postgres_schema.sql").encode())
+        ((found,),) = await fetched(db, _QUERIES.schema_get)
+        if found > SCHEMA:
+            raise errors.JournalNewer(path=self.address, found=found, known=SCHEMA)
+
+    # --- first positions ----------------------------------------------------------------------
+
+    async def indexed(self, topic_id: bytes, partition: int) -> int:
+        """Return the first offset of a partition that is not indexed yet."""
+        found = await self._session.rows(_QUERIES.indexed, (topic_id.hex(), partition))
+        return found[0][0] if found else 0
+
+    async def look(self, handler: str, stretches: Sequence[Stretch], claims: Sequence[Claim] = ()) -> Looked:
+        """Index stretches and note claims in one transaction; tell which records are copies."""
+        wanted = ordered(stretches)
+        try:
+            rows = await self._session.rows(_QUERIES.look, _bound(handler, wanted, claims))
+        except errors.IndexGap as gap:
+            partition, indexed = gap.context["partition"], gap.context["indexed"]
+            (after,) = [one.after for one in wanted if one.partition == partition]
+            raise errors.IndexGap(partition=partition, indexed=indexed, after=after) from None
+        copies: dict[tuple[int, int], First] = {}
+        active: int | None = None
+        for partition, offset, first, content in rows:
+            if partition is None:
+                active = offset
+            else:
+                copies[partition, offset] = First(first, content)
+        return Looked(copies, active)
+
+    async def find(self, event_id: bytes) -> list[Place]:
+        """Return where an id lies, in every topic that has it."""
+        rows = await self._session.rows(_QUERIES.find, (event_id.hex(),))
+        return [
+            Place(topic.bytes, partition, offset, root.bytes, depth)
+            for topic, partition, offset, root, depth in rows
+        ]
+
+    async def forget(self) -> None:
+        """Drop the first positions; what no log has (claims, attempts, versions) stays."""
+        await self._session.rows(_QUERIES.firsts_drop)
+
+    # --- claims and attempts ------------------------------------------------------------------
+
+    async def claims(self, subscription: str) -> list[Claim]:
+        """Return what is noted as claimed, at most one claim per partition."""
+        return [Claim(*row) for row in await self._session.rows(_QUERIES.claims, (subscription,))]
+
+    async def tried(self, subscription: str, partition: int) -> list[Tried]:
+        """Return the attempts of open offsets."""
+        return [Tried(*row) for row in await self._session.rows(_QUERIES.tried, (subscription, partition))]
+
+    async def try_again(self, subscription: str, partition: int, tries: Sequence[Tried]) -> None:
+        """Note attempts before they are made."""
+        last = {one.offset: one for one in tries}.values()
+        columns = (
+            _array(one.offset for one in last),
+            _array(one.number for one in last),
+            _array(one.crashes for one in last),
+        )
+        await self._session.rows(_QUERIES.tried_put, (subscription, partition, *columns))
+
+    async def finished(self, subscription: str, partition: int, low: int) -> None:
+        """Forget claims and attempts below an offset: all of them are closed."""
+        await self._session.rows(_QUERIES.finished, (subscription, partition, low))
+
+    # --- versions -----------------------------------------------------------------------------
+
+    async def offer(self, offer: VersionOffer) -> Offered:
+        """Make a version known; one never seen before becomes the active one."""
+
+        async def add(db: Db) -> Offered:
+            known = await _known(db, offer)
+            if known is not None:
+                return known
+            async with db.transaction():
+                await fetched(db, _QUERIES.versions_alone)
+                known = await _known(db, offer)  # another worker may have been quicker
+                return await self._add(db, offer) if known is None else known
+
+        return await self._session.run(add)
+
+    async def _add(self, db: Db, offer: VersionOffer) -> Offered:
+        now = self._clock.wall_us()
+        await fetched(db, _QUERIES.handler_add, (offer.handler,))
+        ((handler, _),) = await fetched(db, _QUERIES.handler_get, (offer.handler,))
+        model = 0
+        if offer.digest is not None:
+            found = await fetched(db, _QUERIES.model_get, (offer.model, offer.digest))
+            new = (offer.model_declared, offer.digest, now, offer.model)
+            model = (found or await fetched(db, _QUERIES.model_add, new))[0][0]
+        ((version,),) = await fetched(db, _QUERIES.version_add, (handler, offer.declared, model, now))
+        await fetched(db, _QUERIES.handler_activate, (version, offer.handler))
+        self._faults.at("version.offered")
+        info = await _info(db, version)
+        return Offered(info, info)
+
+    async def activate(self, handler: str, version: str) -> VersionInfo:
+        """Make a known version the active one; raises `HandlerUnknown` or `VersionUnknown`."""
+
+        async def change(db: Db) -> VersionInfo:
+            async with db.transaction():
+                await fetched(db, _QUERIES.versions_alone)
+                if not await fetched(db, _QUERIES.handler_get, (handler,)):
+                    raise handler_unknown(handler, [row[0] for row in await fetched(db, _QUERIES.handlers)])
+                known = [info_of(row) for row in await fetched(db, _QUERIES.versions, (handler,))]
+                wanted = chosen(known, handler, version)
+                await fetched(db, _QUERIES.handler_activate, (wanted.id, handler))
+            return wanted
+
+        return await self._session.run(change)
+
+    async def active(self, handler: str) -> int | None:
+        """Return the number of a handler's active version."""
+        found = await self._session.rows(_QUERIES.handler_get, (handler,))
+        return found[0][1] if found else None
+
+
+async def _known(db: Db, offer: VersionOffer) -> Offered | None:
+    handler = await fetched(db, _QUERIES.handler_get, (offer.handler,))
+    if not handler or handler[0][1] is None:
+        return None
+    model = 0
+    if offer.digest is not None:
+        found = await fetched(db, _QUERIES.model_get, (offer.model, offer.digest))
+        if not found:
+            return None
+        model = found[0][0]
+    number, active = handler[0]
+    version = await fetched(db, _QUERIES.version_get, (number, offer.declared, model))
+    return Offered(await _info(db, version[0][0]), await _info(db, active)) if version else None
+
+
+async def _info(db: Db, number: int) -> VersionInfo:
+    return info_of((await fetched(db, _QUERIES.version_info, (number,)))[0])
+
+
+def _bound(handler: str, wanted: Sequence[Stretch], claims: Sequence[Claim]) -> Values:
+    """Return what `headrace_look` is called with."""
+    seen = [one for stretch in wanted for one in stretch.records]
+    events, offsets, contents, roots, depths = zip(*seen, strict=True) if seen else ((),) * 5
+    last = {(one.subscription, one.partition): one for one in claims}.values()
+    return (
+        wanted[0].topic_id.hex() if wanted else None,
+        _array(one.partition for one in wanted),
+        _array(one.after for one in wanted),
+        _array(one.upto for one in wanted),
+        _array(stretch.partition for stretch in wanted for _ in stretch.records),
+        _array(map(bytes.hex, events)),
+        _array(offsets),
+        _array(contents),
+        _array(map(bytes.hex, roots)),
+        _array(depths),
+        handler,
+        [one.subscription for one in last],
+        _array(one.partition for one in last),
+        _array(one.after for one in last),
+        _array(one.upto for one in last),
+        [one.owner for one in last],
+    )
+
+
+def _array(values: Iterable[object]) -> str:
+    """Return an array as PostgreSQL reads it: numbers and ids need no quotes, lists are adapted slowly."""
+    return "{" + ",".join(map(str, values)) + "}"

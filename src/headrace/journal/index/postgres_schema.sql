@@ -1,0 +1,171 @@
+-- The index beside a log, schema 1, in PostgreSQL: in the first schema of the search path.  seq = offset.
+
+CREATE TABLE headrace_meta (name text PRIMARY KEY, value text NOT NULL);
+INSERT INTO headrace_meta (name, value) VALUES ('schema', '1');
+
+-- A partition, and the first offset of it that is not indexed yet.  One row a partition, written at every
+-- look: room in the page keeps the old versions of a row where the new ones are.
+CREATE TABLE headrace_place (
+    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic uuid NOT NULL,
+    partition integer NOT NULL,
+    upto bigint NOT NULL,
+    UNIQUE (topic, partition)
+) WITH (fillfactor = 20);
+
+-- Where each id was seen first in its partition, what it held, and where in its chain it stands.
+CREATE TABLE headrace_first (
+    event uuid NOT NULL,
+    root uuid NOT NULL,
+    seq bigint NOT NULL,
+    content bigint NOT NULL,
+    place integer NOT NULL,
+    depth integer NOT NULL,
+    PRIMARY KEY (event, place)
+);
+
+-- What workers have in hand: offsets from "after" up to, but not with, "upto".
+CREATE TABLE headrace_claim (
+    subscription text NOT NULL,
+    partition integer NOT NULL,
+    after bigint NOT NULL,
+    upto bigint NOT NULL,
+    owner text NOT NULL,
+    PRIMARY KEY (subscription, partition)
+) WITH (fillfactor = 20);
+
+-- How often open offsets were tried.
+CREATE TABLE headrace_tried (
+    subscription text NOT NULL,
+    partition integer NOT NULL,
+    seq bigint NOT NULL,
+    number integer NOT NULL,
+    crashes integer NOT NULL,
+    PRIMARY KEY (subscription, partition, seq)
+);
+
+-- Models, handlers and their versions, as in the embedded journal.
+CREATE TABLE headrace_model (
+    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL,
+    epoch integer NOT NULL,
+    declared text,
+    digest text NOT NULL,
+    offered_us bigint NOT NULL,
+    UNIQUE (name, digest),
+    UNIQUE (name, epoch)
+);
+
+CREATE TABLE headrace_handler (
+    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL UNIQUE,
+    active integer
+);
+
+CREATE TABLE headrace_version (
+    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    handler integer NOT NULL,
+    declared text NOT NULL,
+    model integer NOT NULL,
+    offered_us bigint NOT NULL,
+    UNIQUE (handler, declared, model)
+);
+
+-- Indexes stretches and notes claims: one call is one transaction and one way to the server and back.
+-- Answers one row for each record that is not the first of its id in its partition, and, for a call with
+-- claims, one row without a partition that holds the number of the active version.
+--
+-- Rules.  The statements of a volatile function see what others commit meanwhile, each anew.  Rows of
+-- partitions are made in the order of partitions, and only before any is locked; then all are locked in that
+-- order: two calls cannot wait for each other.  Under the locks an id is inserted if absent, so the lowest
+-- offset wins whoever writes; what lies below "upto" does not change any more and needs no lock.
+-- A plan made while the tables were empty would stay: so no sequential scans, and one look-up for each id.
+CREATE FUNCTION headrace_look(
+    asked_topic uuid, partitions integer[], afters bigint[], uptos bigint[],
+    r_partitions integer[], r_events uuid[], r_seqs bigint[], r_contents bigint[], r_roots uuid[],
+    r_depths integer[],
+    c_handler text, c_subscriptions text[], c_partitions integer[], c_afters bigint[], c_uptos bigint[],
+    c_owners text[]
+) RETURNS TABLE (copy_partition integer, copy_seq bigint, first_seq bigint, first_content bigint)
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    known integer;
+    covered boolean;
+    added bigint := 0;
+    gap record;
+BEGIN
+    -- What a crash of the server takes of this is made again from the log: nobody waits for the disk.
+    PERFORM set_config('synchronous_commit', 'off', true);
+
+    SELECT count(*), coalesce(bool_and(place.upto >= asked.upto), true) INTO known, covered
+    FROM unnest(partitions, uptos) AS asked (partition, upto)
+    JOIN headrace_place AS place ON place.topic = asked_topic AND place.partition = asked.partition;
+
+    IF known < cardinality(partitions) OR NOT covered THEN
+        IF known < cardinality(partitions) THEN
+            INSERT INTO headrace_place (topic, partition, upto)
+            SELECT asked_topic, asked.partition, 0 FROM unnest(partitions) AS asked (partition)
+            ORDER BY asked.partition ON CONFLICT DO NOTHING;
+        END IF;
+
+        PERFORM FROM headrace_place
+        WHERE topic = asked_topic AND partition = ANY (partitions) ORDER BY partition FOR NO KEY UPDATE;
+
+        SELECT asked.partition, place.upto INTO gap
+        FROM unnest(partitions, afters) AS asked (partition, after)
+        JOIN headrace_place AS place ON place.topic = asked_topic AND place.partition = asked.partition
+        WHERE asked.after > place.upto ORDER BY asked.partition LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION '% %', gap.partition, gap.upto USING ERRCODE = 'HR001';
+        END IF;
+
+        INSERT INTO headrace_first (event, place, seq, content, root, depth)
+        SELECT found.event, place.id, found.seq, found.content, found.root, found.depth
+        FROM unnest(r_partitions, r_events, r_seqs, r_contents, r_roots, r_depths)
+            AS found (partition, event, seq, content, root, depth)
+        JOIN headrace_place AS place ON place.topic = asked_topic AND place.partition = found.partition
+        WHERE found.seq >= place.upto
+        ORDER BY found.event, found.seq ON CONFLICT DO NOTHING;
+        GET DIAGNOSTICS added = ROW_COUNT;
+
+        UPDATE headrace_place AS place SET upto = asked.upto
+        FROM unnest(partitions, uptos) AS asked (partition, upto)
+        WHERE place.topic = asked_topic AND place.partition = asked.partition AND place.upto < asked.upto;
+    END IF;
+
+    IF added < cardinality(r_events) THEN
+        RETURN QUERY SELECT found.partition, found.seq, first.seq, first.content
+        FROM unnest(r_partitions, r_events, r_seqs) AS found (partition, event, seq)
+        JOIN headrace_place AS place ON place.topic = asked_topic AND place.partition = found.partition
+        CROSS JOIN LATERAL (
+            SELECT seq, content FROM headrace_first WHERE event = found.event AND place = place.id LIMIT 1
+        ) AS first
+        WHERE first.seq <> found.seq;
+    END IF;
+
+    IF cardinality(c_subscriptions) > 0 THEN
+        INSERT INTO headrace_claim AS claim (subscription, partition, after, upto, owner)
+        SELECT * FROM unnest(c_subscriptions, c_partitions, c_afters, c_uptos, c_owners)
+            AS made (subscription, partition, after, upto, owner)
+        ORDER BY made.subscription, made.partition
+        ON CONFLICT (subscription, partition)
+        DO UPDATE SET after = excluded.after, upto = excluded.upto, owner = excluded.owner;
+        RETURN QUERY SELECT NULL::integer, active::bigint, NULL::bigint, NULL::bigint
+        FROM headrace_handler WHERE name = c_handler;
+    END IF;
+END $$;
+
+-- Forgets claims and attempts below an offset.  If a crash of the server takes that back, it is only repeated.
+CREATE FUNCTION headrace_finished(asked_subscription text, asked_partition integer, low bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    DELETE FROM headrace_claim
+    WHERE subscription = asked_subscription AND partition = asked_partition AND upto <= low;
+    UPDATE headrace_claim SET after = low
+    WHERE subscription = asked_subscription AND partition = asked_partition AND after < low;
+    DELETE FROM headrace_tried
+    WHERE subscription = asked_subscription AND partition = asked_partition AND seq < low;
+END $$;
