@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from headrace import errors
 from headrace.event.contract import NAME
 from headrace.event.lineage import ID_BYTES
+from headrace.ports import Clock
 
 T = TypeVar("T")
 SCHEME = "kafka"
@@ -80,8 +81,8 @@ class Topic(NamedTuple):
 class Admin:
     """Looks at topics and creates them; its calls wait in threads."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._address = cluster.address
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._address, self._clock = cluster.address, clock
         self._client: Any = AdminClient(
             {**cluster.config, "socket.timeout.ms": int(REQUEST_TIMEOUT_S * 1000)}
         )
@@ -139,7 +140,7 @@ class Admin:
             found = await self.find(name)
             if found is not None:
                 return found
-            await asyncio.sleep(_LOOK_S)
+            await self._clock.sleep(_LOOK_S)
         raise errors.JournalUnavailable(f"Topic {name} was created but does not appear.", path=self._address)
 
     async def settings(self, name: str) -> dict[str, str]:

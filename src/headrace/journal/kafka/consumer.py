@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from confluent_kafka import TopicPartition
 
 from headrace import errors
+from headrace.codec.ledger import Range
 from headrace.event.lineage import text_of
 from headrace.journal.held import Open
-from headrace.journal.kafka.ledger import Range
+from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import (
     Token,
     apply,
@@ -26,7 +26,7 @@ from headrace.journal.kafka.outcome import (
 from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.produce import Fence, Out, Unsure
 from headrace.journal.kafka.rows import Reading, offset_of
-from headrace.journal.kafka.share import Share
+from headrace.journal.kafka.share import KafkaWorker, Share
 from headrace.journal.scan import may_take
 from headrace.journal.settle import without
 from headrace.ports import (
@@ -42,9 +42,6 @@ from headrace.ports import (
 )
 from headrace.ports.index import Claim, First, Stretch, Tried
 
-if TYPE_CHECKING:
-    from headrace.journal.kafka.journal import KafkaJournal, KafkaWorker
-
 #: How soon to look again at what is due but was not taken.
 DUE_LOOK_S = 0.005
 
@@ -52,13 +49,11 @@ DUE_LOOK_S = 0.005
 class KafkaConsumer:
     """Claims events of the partitions assigned to it and commits what they came to."""
 
-    def __init__(
-        self, journal: KafkaJournal, worker: KafkaWorker, subscription: Subscription, *, latest: bool
-    ) -> None:
-        self._journal, self._index, self._clock = journal, journal.index, journal.clock
+    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, *, latest: bool) -> None:
+        self._log, self._index, self._clock = log, log.index, log.clock
         self._owner, self._subscription = worker.name, subscription
         self._handler, self._topic = subscription.handler, subscription.topic
-        self._share = Share(journal, worker, subscription, latest=latest)
+        self._share = Share(log, worker, subscription, latest=latest)
 
     # --- the group ----------------------------------------------------------------------------
 
@@ -155,14 +150,14 @@ class KafkaConsumer:
         self, found: dict[int, tuple[Part, list[Reading]]], version: VersionInfo
     ) -> dict[tuple[int, int], First]:
         """Index what is to be claimed, note the claims, and return which records are copies."""
-        topic_id = self._journal.found(self._topic).topic_id
+        topic_id = self._log.found(self._topic).topic_id
         stretches, claims = list[Stretch](), list[Claim]()
         for part, readings in found.values():
             after, upto = offset_of(part.held.high) + 1, offset_of(readings[-1].row[0]) + 1
             seen = [one.seen for one in readings]
             stretches.append(Stretch(topic_id, part.partition, after, upto, seen))
             claims.append(Claim(self._handler, part.partition, after, upto, self._owner))
-        looked = await self._journal.look(self._handler, self._topic, stretches, claims)
+        looked = await self._log.look(self._handler, self._topic, stretches, claims)
         self._check(looked.active, version)
         return looked.copies
 
@@ -248,18 +243,18 @@ class KafkaConsumer:
         except Unsure as fault:
             await self._share.leave()  # the ledger says what stands, to whoever gets the partitions next
             problem = "It is not known whether an outcome was committed: its partitions are read again."
-            raise errors.JournalUnavailable(problem, path=self._journal.address) from fault
+            raise errors.JournalUnavailable(problem, path=self._log.address) from fault
         for tp, part in changed.items():
             known = self._share.parts.get(tp)
             if known is not None and known.held.epoch == part.held.epoch:
                 self._share.parts[tp] = part
 
     def _records_of(self, changed: dict[int, Part], batch: Batch, outcome: Outcome) -> list[Out]:
-        journal = self._journal
-        records = emitted_records(outcome, journal.topic_names, journal.stamps)
+        log = self._log
+        records = emitted_records(outcome, log.topic_names, log.stamps)
         for letter in outcome.dead:
             partition = changed[letter.row[1]].partition
-            records.append(dead_record(self._topic.name, partition, letter, journal.stamps))
+            records.append(dead_record(self._topic.name, partition, letter, log.stamps))
         records += [
             out._replace(topic=self._share.ledger) for out in apply(changed, batch, outcome, self._clock)
         ]
@@ -274,7 +269,7 @@ class KafkaConsumer:
                 fault = errors.EventConflict(event_id=text_of(row[2]), topic=self._topic.name)
                 letter = DeadLetter(row, "conflict", fault.code, str(fault), "", Attempt(0))
                 name = self._topic.name
-                records.append(dead_record(name, part.partition, letter, self._journal.stamps))
+                records.append(dead_record(name, part.partition, letter, self._log.stamps))
             part.conflicts.clear()
         return records
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import monotonic
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -12,6 +11,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
 from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, coded
+from headrace.ports import Clock
 
 #: A stretch that does not arrive in this time: a transaction left open by a worker that died ends it within
 #: its time-out (10 s), all else is an outage.
@@ -23,8 +23,8 @@ _BURST = 500
 class Fetcher:
     """Reads committed records by offset; to be used by one thread at a time."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self._address = cluster.address
+    def __init__(self, cluster: Cluster, name: str, clock: Clock) -> None:
+        self._address, self._clock = cluster.address, clock
         config: dict[str, Any] = {
             **cluster.config,
             "group.id": f"{name}.fetch",  # asked for by the library; nothing is committed under it
@@ -55,7 +55,7 @@ class Fetcher:
         start = max(start, low)
         if start >= end:
             return
-        deadline = monotonic() + STRETCH_S_MAX
+        deadline = self._clock.boot_ns() + int(STRETCH_S_MAX * 1e9)
         where = TopicPartition(topic, partition, start)
         self._consumer.assign([where])
         try:
@@ -69,7 +69,7 @@ class Fetcher:
                 (reached,) = self._consumer.position([where])
                 if reached.offset >= end:
                     return
-                if monotonic() > deadline:
+                if self._clock.boot_ns() > deadline:
                     problem = f"{topic}/{partition} is not readable up to offset {end}."
                     raise errors.JournalUnavailable(problem, path=self._address)
         finally:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from headrace.codec.ledger import POSITION, exception_key, write_position
 from headrace.event.envelope import Head
 from headrace.journal.held import Open
-from headrace.journal.kafka.ledger import POSITION, exception_key, write_position
 from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.produce import Out
 from headrace.journal.kafka.rows import Stamps, offset_of, written

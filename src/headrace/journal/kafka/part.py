@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from headrace.codec.ledger import OpenEntry, Position, Range
 from headrace.journal.held import Held, Open
-from headrace.journal.kafka.ledger import Position, Range, entry
 from headrace.journal.kafka.rows import Reading, number_of, offset_of
 from headrace.ports import Attempt, Clock, OpenState, Row
 
@@ -66,10 +66,13 @@ class Part:
         )
         now_ns, now_us = clock.boot_ns(), clock.wall_us()
         opened = [
-            entry(
+            OpenEntry(
                 offset_of(one.seq),
-                one.state,
-                one.attempt,
+                one.state.value,
+                one.attempt.number,
+                one.attempt.crashes,
+                one.attempt.generation,
+                one.attempt.errors,
                 now_us + (one.due_ns - now_ns) // 1000 if one.due_ns > now_ns else 0,
             )
             for one in sorted(held.open.values(), key=lambda one: one.seq)

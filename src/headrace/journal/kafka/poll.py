@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from headrace.codec.ledger import POSITION, Position, read_position
 from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Topic, coded
 from headrace.journal.kafka.fetch import Fetcher
-from headrace.journal.kafka.ledger import POSITION, Position, read_position
+from headrace.ports import Clock
 
 _log = logging.getLogger("headrace.journal")
 
@@ -55,7 +56,15 @@ class Poller:
     """
 
     def __init__(
-        self, cluster: Cluster, group: str, topic: Topic, ledger: str, events: Events, *, lease_ms: int
+        self,
+        cluster: Cluster,
+        group: str,
+        topic: Topic,
+        ledger: str,
+        events: Events,
+        clock: Clock,
+        *,
+        lease_ms: int,
     ) -> None:
         config: dict[str, Any] = {
             **cluster.config,
@@ -74,7 +83,7 @@ class Poller:
         self._address = cluster.address
         self._topic, self._ledger = topic, ledger
         self._consumer = Consumer(config)
-        self._fetcher = Fetcher(cluster, group)
+        self._fetcher = Fetcher(cluster, group, clock)
         self._events, self._loop = events, asyncio.get_running_loop()
         self._latest = False
         self._stopped = threading.Event()

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from headrace import errors
 from headrace.journal.kafka.client import Cluster, coded
+from headrace.ports import Chance
 from headrace.runtime.threads import Threads
 
 #: A transaction is opened when the handlers have finished; one that was left open ends after this long.
@@ -131,8 +131,8 @@ class Unsure(Exception):
 class Transactions:
     """Writes records and offsets of one subscription together or not at all, in a thread of its own."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self._cluster, self._name = cluster, name
+    def __init__(self, cluster: Cluster, name: str, chance: Chance) -> None:
+        self._cluster, self._name, self._chance = cluster, name, chance
         self._producer: Producer | None = None
         self._thread = Threads(1, f"headrace-commit-{name}")
 
@@ -194,7 +194,7 @@ class Transactions:
         config = _config(
             self._cluster,
             **{
-                "transactional.id": f"{self._name}.{uuid4()}",
+                "transactional.id": f"{self._name}.{self._chance.bytes(16).hex()}",
                 "transaction.timeout.ms": TRANSACTION_MS_MAX,
             },
         )

@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import Message
 
 from headrace import errors
-from headrace.journal.kafka.ledger import OpenEntry
+from headrace.codec.ledger import OpenEntry
+from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import key_of
 from headrace.journal.kafka.part import Part, part_of, reopen
 from headrace.journal.kafka.poll import Events, Poller, Start
 from headrace.journal.kafka.produce import Transactions
 from headrace.journal.kafka.rows import Reading, Rows
-from headrace.ports import OpenState, Subscription
+from headrace.ports import Attempt, OpenState, Subscription
 from headrace.ports.index import Claim, Tried
-
-if TYPE_CHECKING:
-    from headrace.journal.kafka.journal import KafkaJournal, KafkaWorker
 
 #: Records that may wait on the loop; beyond it the partitions are paused.
 WAITING_MAX = 4_096
@@ -28,13 +26,29 @@ WAITING_MAX = 4_096
 _ALL = 1 << 62
 
 
+class KafkaWorker:
+    """A process that works; its members of the groups are kept alive by the library's own threads."""
+
+    id = 0
+
+    def __init__(self, name: str, lease_ms: int) -> None:
+        self.name = name
+        #: So long a silent member keeps its partitions.
+        self.lease_ms = lease_ms
+
+    def renew(self) -> bool:
+        """Do nothing: heartbeats are the library's."""
+        return True
+
+    async def leave(self) -> None:
+        """Do nothing: consumers leave their groups when they are released."""
+
+
 class Share:
     """The partitions that a worker has of one subscription."""
 
-    def __init__(
-        self, journal: KafkaJournal, worker: KafkaWorker, subscription: Subscription, *, latest: bool
-    ) -> None:
-        self._journal, self._index, self._clock = journal, journal.index, journal.clock
+    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, *, latest: bool) -> None:
+        self._log, self._index, self._clock = log, log.index, log.clock
         self._owner, self._lease_ms, self._latest = worker.name, worker.lease_ms, latest
         self._handler, self._topic = subscription.handler, subscription.topic
         self._fault: BaseException | None = None
@@ -52,13 +66,15 @@ class Share:
             await self.leave()  # it has told why; now once more
         if self.poller is not None:
             return
-        journal, group = self._journal, self._journal.group_of(self._handler)
-        self._rows = await journal.rows_of(self._topic)
-        self.ledger = await journal.ledger_of(self._handler, self._topic)
-        self.transactions = Transactions(journal.cluster, group)
+        log, group = self._log, self._log.group_of(self._handler)
+        self._rows = await log.rows_of(self._topic)
+        self.ledger = await log.ledger_of(self._handler, self._topic)
+        self.transactions = Transactions(log.cluster, group, log.chance)
         events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
-        topic = journal.found(self._topic)
-        self.poller = Poller(journal.cluster, group, topic, self.ledger, events, lease_ms=self._lease_ms)
+        topic = log.found(self._topic)
+        self.poller = Poller(
+            log.cluster, group, topic, self.ledger, events, self._clock, lease_ms=self._lease_ms
+        )
         self.poller.start(latest=self._latest)
 
     async def leave(self) -> None:
@@ -95,7 +111,7 @@ class Share:
 
     def _assigned(self, starts: list[Start]) -> None:
         for start in starts:
-            tp = self._journal.place(self._topic, start.partition)
+            tp = self._log.place(self._topic, start.partition)
             self.parts[tp] = part_of(start.partition, tp, start.epoch, start.position)
         self._later(self._take_over(starts))
 
@@ -111,10 +127,10 @@ class Share:
         self.woken.set()
 
     async def _begin(self, start: Start, claim: Claim | None) -> None:
-        tp = self._journal.place(self._topic, start.partition)
+        tp = self._log.place(self._topic, start.partition)
         tried = {one.offset: one for one in await self._index.tried(self._handler, start.partition)}
         opened = [
-            (entry, await self._journal.read_one(self._rows, self._topic, start.partition, entry.offset))
+            (entry, await self._log.read_one(self._rows, self._topic, start.partition, entry.offset))
             for entry in start.position.open
         ]
         part = self.parts.get(tp)
@@ -130,7 +146,8 @@ class Share:
     def _reopen(
         self, part: Part, entry: OpenEntry, reading: Reading, known: Tried | None, *, died: bool
     ) -> None:
-        attempt, state = entry.attempt(), OpenState(entry.state)
+        attempt = Attempt(entry.number, entry.crashes, entry.generation, entry.errors)
+        state = OpenState(entry.state)
         if known is not None:
             number, crashes = max(attempt.number, known.number), max(attempt.crashes, known.crashes)
             attempt = attempt._replace(number=number, crashes=crashes)
@@ -142,7 +159,7 @@ class Share:
 
     def _gone(self, partitions: list[int]) -> None:
         for partition in partitions:
-            self.parts.pop(self._journal.place(self._topic, partition), None)
+            self.parts.pop(self._log.place(self._topic, partition), None)
         self.woken.set()
 
     def _failed(self, fault: BaseException) -> None:

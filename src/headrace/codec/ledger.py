@@ -1,4 +1,4 @@
-"""What a subscription writes down of its progress, in the transaction of every outcome.
+"""What a subscription on Kafka writes down of its progress, in the transaction of every outcome.
 
 The ledger is a compacted topic with the partitions of the source.  The last record of a partition says all
 there is to say of it, so compaction loses nothing; exceptions to version ranges have records of their own.
@@ -7,8 +7,6 @@ there is to say of it, so compaction loses nothing; exceptions to version ranges
 from __future__ import annotations
 
 import msgspec
-
-from headrace.ports import Attempt, OpenState
 
 #: Key of the record of a partition, and the beginning of the key of an exception.
 POSITION, EXCEPTION = b"position", b"exception:"
@@ -25,10 +23,6 @@ class OpenEntry(msgspec.Struct, array_like=True, gc=False):
     errors: tuple[str, ...]
     #: Microseconds since 1970; 0 = may run at once.
     due_us: int
-
-    def attempt(self) -> Attempt:
-        """Return how often it was tried."""
-        return Attempt(self.number, self.crashes, self.generation, self.errors)
 
 
 class Range(msgspec.Struct, array_like=True, gc=False):
@@ -67,10 +61,3 @@ read_position = msgspec.msgpack.Decoder(Position).decode
 def exception_key(offset: int) -> bytes:
     """Return the key of the record that says which version has finished an offset."""
     return EXCEPTION + str(offset).encode()
-
-
-def entry(offset: int, state: OpenState, attempt: Attempt, due_us: int) -> OpenEntry:
-    """Return an open offset as the ledger has it."""
-    return OpenEntry(
-        offset, state.value, attempt.number, attempt.crashes, attempt.generation, attempt.errors, due_us
-    )
