@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from headrace.ports import Chance, Clock, Faults, Journal, Model, Observer
+    from headrace.ports.index import Index
     from headrace.runtime.worker import Worker
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -350,6 +351,8 @@ class World:
 
 def journal_of(settings: Settings, world: World) -> Journal:
     """Return the journal that the settings name, not opened yet."""
+    if settings.journal.startswith("kafka://"):
+        return _on_kafka(settings, world)
     from headrace.journal.sqlite import SqliteJournal
 
     return SqliteJournal(
@@ -359,3 +362,20 @@ def journal_of(settings: Settings, world: World) -> Journal:
         faults=world.faults,
         durability=settings.durability,
     )
+
+
+def _on_kafka(settings: Settings, world: World) -> Journal:
+    from headrace.journal.index.postgres import PostgresIndex
+    from headrace.journal.index.sqlite import SqliteIndex
+
+    try:
+        from headrace.journal.kafka.client import cluster_of
+        from headrace.journal.kafka.journal import KafkaJournal
+    except ModuleNotFoundError as fault:
+        raise errors.ExtraMissing(feature="A journal on Kafka", extra="kafka") from fault
+    clock, chance, faults = world.clock, world.chance, world.faults
+    if settings.index.startswith(("postgresql://", "postgres://")):
+        index: Index = PostgresIndex(settings.index, clock=clock, faults=faults)
+    else:
+        index = SqliteIndex(path_of(settings.index), clock=clock, chance=chance, faults=faults)
+    return KafkaJournal(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)

@@ -19,8 +19,10 @@ _OTHERS = ("NO_PROGRESS",)
 class Settings:
     """Everything that can be set, with its default; sizes and times carry their unit in the name."""
 
-    #: Where events are kept: a path, ``sqlite:///path``, or ``:memory:``.
+    #: Where events are kept: a path, ``sqlite:///path``, ``:memory:``, or ``kafka://host:9092,...?name=value``.
     journal: str = "headrace.db"
+    #: The database beside a journal on Kafka: ``postgresql://...``, or a path for workers of one host.
+    index: str = "headrace.index.db"
     #: ``full``: accepted survives a power cut. ``normal``: a power cut may take the last commits, no more.
     durability: str = "full"
     #: Largest payload of one event.

@@ -148,7 +148,8 @@ class JournalClosed(JournalError):
 class JournalUrlInvalid(JournalError):
     """{url!r} does not name a journal.
 
-    Known forms: ``sqlite:///path/file.db``, a plain path, ``:memory:``.
+    Known forms: ``sqlite:///path/file.db``, a plain path, ``:memory:``. Commands that look into a journal or
+    decide about dead letters do not know ``kafka://`` yet.
 
     Hint: set ``HEADRACE_JOURNAL`` or ``--journal``.
     """

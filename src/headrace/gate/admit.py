@@ -25,7 +25,7 @@ def admit(stamp: Stamp | None, wanted: str, known: Collection[str], topic: str) 
         return errors.HeadCorrupt("Its stamp is not known.", offset="?")
     if stamp.content_type not in ACCEPTED:
         return errors.ContentTypeRefused(content_type=stamp.content_type, event_id=f"of type {stamp.type}")
-    if stamp.type == wanted:
+    if stamp.type in (wanted, ""):  # who does not know Headrace may say no type: it is what the handler takes
         return Admit.RUN
     if stamp.type in known:
         return Admit.SKIP

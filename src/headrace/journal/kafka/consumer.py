@@ -182,6 +182,7 @@ class KafkaConsumer:
             key = key_of(row)
             if first is not None:
                 part.conflicts.append(row)
+                continue
             if seen.offset < part.suspect_upto:
                 entry = Open(row[0], OpenState.RETRY, Attempt(1, crashes=1), 0, key)
             elif held.blocks(key):

@@ -63,9 +63,11 @@ class Log:
         known = self._topics.get(name)
         if known is None:
             found = await self.opened().make(name, partitions)
-            number = len(self._topics) + 1
-            known = self._topics[name] = TopicInfo(number, name, found.partitions), found
-            self.topic_names[number] = name
+            known = self._topics.get(name)  # somebody else may have asked meanwhile
+            if known is None:
+                number = len(self._topics) + 1
+                known = self._topics[name] = TopicInfo(number, name, found.partitions), found
+                self.topic_names[number] = name
         if partitions is not None and known[0].partitions != partitions:
             raise errors.TopicMismatch(topic=name, found=known[0].partitions, asked=partitions)
         return known[0]
@@ -89,7 +91,7 @@ class Log:
     async def rows_of(self, topic: TopicInfo) -> Rows:
         """Return what reads the records of a topic."""
         info, found = self._topics[topic.name]
-        default = Stamp(topic.name, f"kafka:{topic.name}", 1)
+        default = Stamp("", f"kafka:{topic.name}", 1)
         return Rows(found, info.id << PARTITION_BITS, self.stamps, default)
 
     def place(self, topic: TopicInfo, partition: int) -> int:
