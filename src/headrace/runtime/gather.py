@@ -44,8 +44,8 @@ class Gather:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Call] = deque()
         self._seen = 0
-        self._ticking = False
-        self._busy = False
+        self._ticking = self._busy = False
+        self._timer: asyncio.TimerHandle | None = None
         self._on_loop = bool(getattr(model, "on_loop", False))
         self._each_ms, self._now = _UNKNOWN_MS, self._loop.time
         #: Set by whoever runs the handlers: is somebody about to call who has not begun yet?
@@ -57,23 +57,22 @@ class Gather:
         """Return the future result of one input."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._queue.append((value, future))
-        if not self._ticking and not self._busy:
-            if self._wait_s or self.coming():
-                self._tick_soon()
-            else:
+        if self._timer is not None and len(self._queue) >= self._batch_max:
+            self._timer.cancel()  # it is full: nothing to wait for
+            self._tick_soon()
+        elif not self._ticking and not self._busy:
+            alone = not (self._wait_s or self.coming())
+            self._tick_soon()  # who calls again before the loop has turned has to let it turn
+            if alone:
                 self._send()
         return future
 
     def _tick_soon(self) -> None:
-        self._ticking = True
-        self._seen = 0
-        self._after(self._tick)
-
-    def _after(self, step: Callable[[], None]) -> None:
-        if self._wait_s:
-            self._loop.call_later(self._wait_s, step)
+        self._ticking, self._seen, self._timer = True, 0, None
+        if self._wait_s and len(self._queue) < self._batch_max:
+            self._timer = self._loop.call_later(self._wait_s, self._tick)
         else:
-            self._loop.call_soon(step)
+            self._loop.call_soon(self._tick)
 
     def _tick(self) -> None:
         """Send the batch once nothing new has come since the last look, or nobody else can come."""
@@ -82,8 +81,9 @@ class Gather:
             self._seen = size
             self._loop.call_soon(self._tick)
             return
-        self._ticking = False
-        self._send()
+        self._ticking, self._timer = False, None
+        if not self._busy:
+            self._send()
 
     def _send(self) -> None:
         batch: list[_Call] = []
@@ -95,11 +95,15 @@ class Gather:
             return
         self.sizes[len(batch)] = self.sizes.get(len(batch), 0) + 1
         inputs = [value for value, _ in batch]
-        if self._on_loop and self._each_ms * len(batch) <= QUICK_MS_MAX:
-            self._give(batch, self._timed(inputs))
+        try:
+            if self._on_loop and self._each_ms * len(batch) <= QUICK_MS_MAX:
+                self._give(batch, self._timed(inputs))
+                return
+            running = self._loop.run_in_executor(self._executor, self._timed, inputs)
+        except BaseException as fault:  # noqa: BLE001 - as from a thread: it is for those who have asked
+            self._give(batch, [fault] * len(batch))
             return
         self._busy = True
-        running = self._loop.run_in_executor(self._executor, self._timed, inputs)
         running.add_done_callback(lambda done: self._done(batch, done))
 
     def _timed(self, inputs: list[object]) -> list[Any]:
@@ -126,7 +130,7 @@ class Gather:
                 future.set_exception(result)
             else:
                 future.set_result(result)
-        if self._queue:
+        if self._queue and not self._ticking:
             self._tick_soon()
 
 
