@@ -44,6 +44,8 @@ class Flusher:
         self._ms = _UNKNOWN_MS
         # SQLite locks the database and the -shm; a further descriptor of the -wal cannot release a lock.
         self._fd = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
+        #: One flush at a time: the kernel tells of a fault once, and who is not told takes all for kept.
+        self._flushing = threading.Lock()
         #: Requests to flush; ``None`` = stop.
         self._wanted: SimpleQueue[_Request | None] = SimpleQueue()
         #: The first flush that failed: from then on nobody can say what is on disk.
@@ -57,7 +59,7 @@ class Flusher:
 
     def quick(self) -> bool:
         """Return whether a flush is expected to take no longer than the way to the thread and back."""
-        return self._ms <= QUICK_MS_MAX and self._wanted.empty()
+        return self._ms <= QUICK_MS_MAX and self._wanted.empty() and not self._flushing.locked()
 
     def _run(self) -> None:
         going = True
@@ -76,13 +78,14 @@ class Flusher:
 
     def flush(self, *, tell: bool) -> None:
         """Flush in this thread, and tell other processes if that ends well."""
-        began = self._clock.boot_ns()
-        try:
-            _to_disk(self._fd)
-        except OSError as fault:
-            # A second try may report success for what the first has lost, so its success does not count.
-            self.fault = self.fault or fault
-        self._ms = max((self._clock.boot_ns() - began) / 1e6, self._ms * FORGET)
+        with self._flushing:
+            began = self._clock.boot_ns()
+            try:
+                _to_disk(self._fd)
+            except OSError as fault:
+                # A second try may report success for what the first has lost, so its success does not count.
+                self.fault = self.fault or fault
+            self._ms = max((self._clock.boot_ns() - began) / 1e6, self._ms * FORGET)
         if tell and self.fault is None:
             self._tell_others()
 
