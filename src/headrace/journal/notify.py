@@ -21,6 +21,11 @@ POLL_MS = 5
 NET_MS = 250
 
 
+def notify_path(journal: str) -> str:
+    """Return the file that tells of commits: one for a journal, whatever links lead to it."""
+    return f"{os.path.realpath(journal)}-notify"
+
+
 class Notifier:
     """The writing side: keeps the notify file open."""
 
