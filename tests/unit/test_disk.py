@@ -99,6 +99,7 @@ async def watched(db: Connection, *, flushed: bool) -> AsyncIterator[asyncio.Eve
     watch = Watch(notify_path(db.file), told.set, flushed=flushed)
     if watch.interval_ms == POLL_MS:
         pytest.fail("these tests need inotify")
+    watch._timer.cancel()
     try:
         yield told
     finally:
@@ -160,6 +161,21 @@ def test_those_who_tell_people_are_told_when_it_is_on_disk(tmp_path: Path, platt
             async with asyncio.timeout(PATIENCE_S):
                 await follower.wait()
         await writing
+        db.close()
+
+    run(main)
+
+
+def test_a_notify_file_that_was_emptied_tells_all_the_same(tmp_path: Path) -> None:
+    """Reading nothing wakes nobody: on a full disk, or after a clean-up, the file may be empty."""
+
+    async def main() -> None:
+        db = connection(tmp_path / "j.db")
+        os.truncate(notify_path(db.file), 0)
+        async with watched(db, flushed=False) as told:
+            await db.write(put(db, "a"))
+            async with asyncio.timeout(PATIENCE_S):
+                await told.wait()
         db.close()
 
     run(main)

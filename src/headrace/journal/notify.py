@@ -35,7 +35,6 @@ class Notifier:
         self._fd = -1  # of another user: the watchers' net catches what is missed
         with suppress(OSError):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
-            os.pwrite(self._fd, b"x", 0)
 
     def committed(self) -> None:
         """Wake who wants to know of commits.
@@ -43,7 +42,9 @@ class Notifier:
         Runs after a commit, so it must not fail: the watchers' net catches what is missed.
         """
         with suppress(OSError):
-            os.pread(self._fd, 1, 0)
+            if not os.pread(self._fd, 1, 0):  # new, or emptied by somebody: reading nothing wakes nobody
+                os.pwrite(self._fd, b"x", 0)
+                os.pread(self._fd, 1, 0)
 
     def flushed(self) -> None:
         """Wake who wants to know of what is on disk; may run in any thread."""
