@@ -402,6 +402,26 @@ def test_what_a_model_raises_on_the_loop_reaches_who_has_asked(*, coming: bool) 
     run(main)
 
 
+@pytest.mark.parametrize("fault", [Panic, asyncio.CancelledError, SystemExit])
+def test_a_failure_of_any_kind_is_that_of_its_input_alone(fault: type[BaseException]) -> None:
+    """What is no `Exception` fails no neighbour either."""
+
+    def answer(inputs: list[Any]) -> list[Any]:
+        if 1 in inputs:
+            raise fault
+        return inputs
+
+    async def main(threads: Executor) -> None:
+        gather = Gather(Recorder(answer), threads)
+        calls = [gather(n) for n in range(3)]
+        await asyncio.wait_for(asyncio.wait(calls), 20)
+        assert (calls[0].result(), calls[2].result()) == (0, 2)
+        with pytest.raises(fault):
+            calls[1].result()
+
+    run(main)
+
+
 def test_a_batch_that_no_thread_can_take_fails() -> None:
     """Who asks a model that was put away is told so."""
 

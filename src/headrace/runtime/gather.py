@@ -135,10 +135,12 @@ class Gather:
 
 
 def _infer(model: LoadedModel, inputs: list[object]) -> list[Any]:
-    """In a thread: one call for all; after a failure one call each, so that only the guilty fail."""
+    """One call for all; after a failure, of whatever kind, one call each, so that only the guilty fail."""
     try:
         return _checked(model, inputs)
-    except Exception as fault:  # noqa: BLE001 - every input gets its own result or its own fault below
+    except KeyboardInterrupt:
+        raise
+    except BaseException as fault:  # noqa: BLE001 - every input gets its own result or its own fault below
         if len(inputs) == 1:
             # A future cannot carry a StopIteration: it becomes what it becomes in a coroutine.
             stopped = isinstance(fault, StopIteration)
