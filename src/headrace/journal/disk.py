@@ -23,6 +23,8 @@ QUICK_MS_MAX = 0.5
 FORGET = 0.98
 _UNKNOWN_MS = 10.0
 _to_disk = getattr(os, "fdatasync", os.fsync)
+#: The first flush that failed, for each journal: until the process ends nobody can say what is on disk.
+_faults: dict[str, OSError] = {}
 
 
 class _Request(NamedTuple):
@@ -41,17 +43,20 @@ class Flusher:
 
     def __init__(self, path: str, clock: Clock, tell_others: Callable[[], None]) -> None:
         self._clock, self._tell_others = clock, tell_others
-        self._ms = _UNKNOWN_MS
+        self._path, self._ms = path, _UNKNOWN_MS
         # SQLite locks the database and the -shm; a further descriptor of the -wal cannot release a lock.
         self._fd = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
         #: One flush at a time: the kernel tells of a fault once, and who is not told takes all for kept.
         self._flushing = threading.Lock()
         #: Requests to flush; ``None`` = stop.
         self._wanted: SimpleQueue[_Request | None] = SimpleQueue()
-        #: The first flush that failed: from then on nobody can say what is on disk.
-        self.fault: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-flush", daemon=True)
         self._thread.start()
+
+    @property
+    def fault(self) -> OSError | None:
+        """What went wrong with a flush of this journal, on whichever connection."""
+        return _faults.get(self._path)
 
     def ask(self, *, tell: bool, then: Then | None = None) -> None:
         """Have what is committed flushed, and other processes told if that ends well."""
@@ -84,7 +89,7 @@ class Flusher:
                 _to_disk(self._fd)
             except OSError as fault:
                 # A second try may report success for what the first has lost, so its success does not count.
-                self.fault = self.fault or fault
+                _faults.setdefault(self._path, fault)
             self._ms = max((self._clock.boot_ns() - began) / 1e6, self._ms * FORGET)
         if tell and self.fault is None:
             self._tell_others()
