@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace import App, Event, errors
+from headrace.gate.quick import TIMES_KEPT
 from headrace.journal import disk
 from headrace.journal.connection import Connection, Disk
 from headrace.journal.notify import POLL_MS, Watch, notify_path
@@ -310,7 +311,8 @@ def test_a_flush_that_fails_is_not_overtaken(tmp_path: Path, platter: Platter) -
         flusher = db._flusher
         assert flusher is not None
         await db.write(put(db, "a"))
-        flusher._ms = 0.0
+        for _ in range(TIMES_KEPT):
+            flusher._quick.note(0.0, on_loop=False)
         platter.gate.clear()
         platter.asked.clear()
         platter.fails_once = True

@@ -9,16 +9,10 @@ from concurrent.futures import Executor
 from typing import Any
 
 from headrace import errors
+from headrace.gate.quick import Quick
 from headrace.ports import LoadedModel
 
 _Call = tuple[object, "asyncio.Future[Any]"]
-
-#: A batch that is expected to take no longer is run on the loop: the way to a thread and back takes as long
-#: (measured beside other work: 0.2 ms more in the median, 2 ms in the 95th percentile).
-QUICK_MS_MAX = 0.5
-#: What one input takes is a maximum that decays by this much a batch: 10 ms are forgotten after 150 batches.
-FORGET = 0.98
-_UNKNOWN_MS = 10.0
 
 
 def _perhaps() -> bool:
@@ -47,7 +41,7 @@ class Gather:
         self._ticking = self._busy = False
         self._timer: asyncio.TimerHandle | None = None
         self._on_loop = bool(getattr(model, "on_loop", False))
-        self._each_ms, self._now = _UNKNOWN_MS, self._loop.time
+        self._quick, self._now = Quick(), self._loop.time
         #: Set by whoever runs the handlers: is somebody about to call who has not begun yet?
         self.coming: Callable[[], bool] = _perhaps
         #: How many batches of each size were sent: a swallowed fault that gives batches of one shows here.
@@ -96,8 +90,8 @@ class Gather:
         self.sizes[len(batch)] = self.sizes.get(len(batch), 0) + 1
         inputs = [value for value, _ in batch]
         try:
-            if self._on_loop and self._each_ms * len(batch) <= QUICK_MS_MAX:
-                self._give(batch, self._timed(inputs))
+            if self._on_loop and self._quick.may(len(batch)):
+                self._give(batch, self._timed(inputs, on_loop=True))
                 return
             running = self._loop.run_in_executor(self._executor, self._timed, inputs)
         except BaseException as fault:  # noqa: BLE001 - as from a thread: it is for those who have asked
@@ -106,12 +100,11 @@ class Gather:
         self._busy = True
         running.add_done_callback(lambda done: self._done(batch, done))
 
-    def _timed(self, inputs: list[object]) -> list[Any]:
-        """Run a batch, and note what an input takes."""
+    def _timed(self, inputs: list[object], *, on_loop: bool = False) -> list[Any]:
+        """Run a batch, and note what it takes."""
         began = self._now()
         results = _infer(self.model, inputs)
-        each_ms = (self._now() - began) * 1000 / len(inputs)
-        self._each_ms = max(each_ms, self._each_ms * FORGET)
+        self._quick.note((self._now() - began) * 1000, len(inputs), on_loop=on_loop)
         return results
 
     def _done(self, batch: list[_Call], running: asyncio.Future[list[Any]]) -> None:
