@@ -36,7 +36,7 @@ from _hops import (
 from _measure import median, options, ratio, report, say, scratch
 
 from headrace import App, Event, Model
-from headrace.journal.notify import Watch
+from headrace.journal.notify import Watch, notify_path
 from headrace.journal.reader import Reader
 from headrace.settings import Settings
 
@@ -156,7 +156,7 @@ def read_ours(path: Path, window: Window, pipe: Connection) -> None:
     async def follow() -> None:
         reader, seen, after = Reader(str(path / "headrace.db")), Seen(window, pipe), 0
         over, woken = asyncio.Event(), asyncio.Event()
-        watch = Watch(f"{reader.path}-notify", woken.set, flushed=True)
+        watch = Watch(notify_path(reader.path), woken.set, flushed=True)
         ready(pipe)
         at_the_end(pipe, lambda: (over.set(), woken.set()))
         while not over.is_set():

@@ -240,3 +240,16 @@ async def test_a_forgotten_partition_finds_its_owner_again(lab: Lab) -> None:
     assert await member.consumer.balance() == lab.partitions
     assert len((await member.taken()).rows) == 1
     lab.sound()
+
+
+async def test_who_has_left_is_not_told_of_commits(lab: Lab) -> None:
+    """Else a process that starts and stops workers keeps them all; who comes back is told again."""
+    member = await lab.member()
+    audience: set[object] = getattr(member.journal, "_audience", set())
+    await member.consumer.release()
+    assert member.consumer not in audience
+
+    await member.consumer.balance()
+    await lab.publish("a")
+    assert member.consumer.more()
+    assert len((await member.taken()).rows) == 1

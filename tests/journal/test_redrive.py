@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.journal.lab import LEASE_MS, Lab, Member, offer
 
+from headrace import errors
 from headrace.ports import Batch, Outcome
 
 
@@ -37,6 +39,24 @@ async def test_a_redriven_event_runs_again_from_its_first_attempt(lab: Lab) -> N
     assert lab.ledger.counts(member.sub) == {"taken": 1, "done": 1}
     assert lab.ledger.dead(member.sub) == []
     lab.sound()
+
+
+async def test_a_redrive_is_seen_after_a_look_that_failed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was told of one and could not read the journal is not told again."""
+
+    def fails(*_: object) -> None:
+        raise errors.JournalBusy(path="journal.db", waited_s=30)
+
+    member = await lab.member()
+    await lab.publish("a")
+    batch = await bury(lab, member)
+    assert await redrive(lab) == [""]
+    with monkeypatch.context() as patch:
+        patch.setattr(type(member.consumer), "_see_redriven", fails, raising=False)
+        with pytest.raises(errors.JournalBusy):
+            await member.take()
+
+    assert (await member.taken()).rows == batch.rows
 
 
 async def test_an_event_may_die_again(lab: Lab) -> None:

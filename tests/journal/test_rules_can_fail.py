@@ -134,7 +134,10 @@ MUTATIONS = [
     ),
     Mutation(
         "one event in flight per key",
-        method(Held, "may_run", True),
+        both(
+            method(Held, "may_run", True),
+            lambda patch: patch.setattr(Held, "_foremost", lambda held: list(held.open.values())),
+        ),
         test_claims.test_a_waiting_event_blocks_its_key_and_no_other,
     ),
     Mutation(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.journal.lab import Lab, offsets
 
-from headrace.ports import OpenState, Outcome
+from headrace.journal import scan
+from headrace.ports import Batch, OpenState, Outcome
 
 
 async def test_what_a_dead_worker_had_in_hand_runs_one_by_one(lab: Lab) -> None:
@@ -192,3 +195,28 @@ async def test_what_waits_beside_a_claimed_range_goes_on_with_its_first_outcome(
 
     assert [member.key(row) for row in (await member.taken()).rows] == ["a"]
     lab.sound()
+
+
+@pytest.mark.needs("several_connections")
+async def test_a_worker_without_partitions_does_not_look_on(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that ends among the events of others is taken up later; by then all may be lost."""
+    monkeypatch.setattr(scan, "PAGE_ROWS_MAX", 1)
+    monkeypatch.setattr(scan, "PAGES_MAX", 1)
+    first = await lab.member()
+    second = await lab.member(journal=await lab.another())
+    for member in (first, second):
+        await member.consumer.balance()
+    await lab.publish(*"abcdefgh")
+    batch: Batch | None = await first.taken(1)
+    while batch is not None:  # until the next event is one of the other's
+        batch = (await first.settle(batch, limit=1)).next
+    lab.expire()
+    second.worker.renew()
+    for member in (second, first):
+        await member.consumer.balance()
+    assert first.consumer.held() == 0
+
+    async with asyncio.timeout(10):
+        assert await first.take() is None

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from headrace import App, Event, errors
+from headrace.gate.quick import TIMES_KEPT
 from headrace.journal import disk
 from headrace.journal.connection import Connection, Disk
-from headrace.journal.notify import POLL_MS, Watch
+from headrace.journal.notify import POLL_MS, Watch, notify_path
 from headrace.journal.reader import Reader
+from headrace.journal.sqlite import SqliteWorker
 from headrace.ports import NoFaults
 from headrace.settings import Settings
 from headrace.testing import ManualClock
@@ -38,14 +40,15 @@ class Platter:
         self.gate = threading.Event()
         self.gate.set()
         self.asked = threading.Event()
-        self.fails = False
+        self.fails = self.fails_once = False
         self.threads: list[int] = []
 
     def __call__(self, fd: int) -> None:
         self.threads.append(threading.get_ident())
         self.asked.set()
         assert self.gate.wait(PATIENCE_S)
-        if self.fails:
+        if self.fails or self.fails_once:
+            self.fails_once = False
             raise OSError(5, "Input/output error")
         self._real(fd)
 
@@ -94,9 +97,10 @@ async def seen(event: threading.Event) -> None:
 async def watched(db: Connection, *, flushed: bool) -> AsyncIterator[asyncio.Event]:
     """Watch the notify file; what was told before does not count, nor does the net below."""
     told = asyncio.Event()
-    watch = Watch(str(db.notify_path), told.set, flushed=flushed)
+    watch = Watch(notify_path(db.file), told.set, flushed=flushed)
     if watch.interval_ms == POLL_MS:
         pytest.fail("these tests need inotify")
+    watch._timer.cancel()
     try:
         yield told
     finally:
@@ -163,6 +167,21 @@ def test_those_who_tell_people_are_told_when_it_is_on_disk(tmp_path: Path, platt
     run(main)
 
 
+def test_a_notify_file_that_was_emptied_tells_all_the_same(tmp_path: Path) -> None:
+    """Reading nothing wakes nobody: on a full disk, or after a clean-up, the file may be empty."""
+
+    async def main() -> None:
+        db = connection(tmp_path / "j.db")
+        os.truncate(notify_path(db.file), 0)
+        async with watched(db, flushed=False) as told:
+            await db.write(put(db, "a"))
+            async with asyncio.timeout(PATIENCE_S):
+                await told.wait()
+        db.close()
+
+    run(main)
+
+
 def test_who_need_not_know_is_not_told(tmp_path: Path) -> None:
     """A commit of one's own affairs wakes nobody."""
 
@@ -200,17 +219,25 @@ def test_commits_made_meanwhile_share_a_flush(tmp_path: Path, platter: Platter) 
 def test_a_disk_that_does_not_keep_what_is_written_stops_the_process(
     tmp_path: Path, platter: Platter
 ) -> None:
-    """After a failed flush nobody can say what is on disk: nothing is accepted, however the next one ends."""
+    """After a failed flush nobody can say what is on disk: nothing is accepted, however the next one ends.
+
+    That holds for the process: a file that is opened anew is the same file.
+    """
 
     async def main() -> None:
         db = connection(tmp_path / "j.db")
         platter.fails = True
-        with pytest.raises(errors.JournalCorrupt, match="does not keep"):
-            await db.write(put(db, "a"))
+        for name in "ab":
+            with pytest.raises(errors.JournalCorrupt, match="does not keep"):
+                await db.write(put(db, name))
         platter.fails = False
-        with pytest.raises(errors.JournalCorrupt, match="does not keep"):
-            await db.write(put(db, "b"))
+        other = connection(tmp_path / "j.db")
         db.close()
+        again = connection(tmp_path / "j.db")
+        for one in (other, again):
+            with pytest.raises(errors.JournalCorrupt, match="does not keep"):
+                await one.write(put(one, "b"))
+            one.close()
 
     run(main)
 
@@ -274,6 +301,99 @@ def test_a_quick_disk_is_flushed_on_the_loop_and_a_slow_one_is_not(tmp_path: Pat
         assert ran[-1] != here
 
     run(main)
+
+
+def test_a_flush_that_fails_is_not_overtaken(tmp_path: Path, platter: Platter) -> None:
+    """The kernel tells of a fault once: a flush beside the one that is told would take all for kept."""
+
+    async def main() -> None:
+        db = connection(tmp_path / "j.db")
+        flusher = db._flusher
+        assert flusher is not None
+        await db.write(put(db, "a"))
+        for _ in range(TIMES_KEPT):
+            flusher._quick.note(0.0, on_loop=False)
+        platter.gate.clear()
+        platter.asked.clear()
+        platter.fails_once = True
+        await db.write(put(db, "b"), disk=Disk.SOON)
+        await seen(platter.asked)
+        assert not flusher.quick()
+        behind = threading.Thread(target=flusher.flush, kwargs={"tell": False})
+        behind.start()
+        platter.gate.set()
+        await asyncio.to_thread(behind.join)
+        assert flusher.fault is not None
+        with pytest.raises(errors.JournalCorrupt, match="does not keep"):
+            await db.write(put(db, "c"), quiet=lambda _: True)
+        db.close()
+
+    run(main)
+
+
+def test_a_journal_behind_a_link_is_the_same_journal(tmp_path: Path) -> None:
+    """SQLite keeps the WAL beside the file itself; who watches either path is told of both."""
+    (tmp_path / "real").mkdir()
+    link, real = tmp_path / "link.db", tmp_path / "real" / "j.db"
+    link.symlink_to(real)
+
+    async def main() -> None:
+        behind, straight = connection(link), connection(real)
+        async with watched(behind, flushed=False) as told:
+            await straight.write(put(straight, "a"))
+            async with asyncio.timeout(PATIENCE_S):
+                await told.wait()
+        await behind.write(put(behind, "b"))
+        assert names(straight) == {"a", "b"}
+        behind.close()
+        straight.close()
+
+    run(main)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link.db", "real"]
+
+
+def test_a_process_that_changes_its_folder_keeps_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path means what it meant when the journal was opened: to followers, readers and leases."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    async def main() -> None:
+        db = connection(Path("j.db"))
+        worker = SqliteWorker(db, 1, 10_000)
+        monkeypatch.chdir(elsewhere)
+        assert worker.renew()
+        async with watched(db, flushed=True) as told:
+            await db.write(put(db, "a"))
+            async with asyncio.timeout(PATIENCE_S):
+                await told.wait()
+        await worker.leave()
+        db.close()
+
+    run(main)
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_journal_that_cannot_be_opened_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is a coded one; threads and descriptors of what was open by then are let go."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("headrace.journal.connection.Flusher", refuse)
+
+    def left() -> tuple[int, int]:
+        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+    before = left()
+    for _ in range(3):
+        with pytest.raises(errors.JournalUnavailable, match="Too many open files"):
+            connection(tmp_path / "j.db")
+    assert left() == before
 
 
 def test_a_worker_ends_when_its_disk_fails(tmp_path: Path, platter: Platter) -> None:

@@ -374,3 +374,106 @@ def test_a_call_that_nobody_can_join_is_sent_at_once() -> None:
         assert model.batches == [[1], [2]]
 
     run(main)
+
+
+class Panic(BaseException):
+    """What extensions written in Rust raise: no `Exception`."""
+
+
+@pytest.mark.parametrize("coming", [True, False])
+def test_what_a_model_raises_on_the_loop_reaches_who_has_asked(*, coming: bool) -> None:
+    """Whatever it is, as from a thread: else a handler would wait for its deadline."""
+
+    def answer(_inputs: list[Any]) -> list[Any]:
+        raise Panic
+
+    async def main(threads: Executor) -> None:
+        model = Quick()
+        gather = model.gather(threads)
+        await warm(gather)
+        gather.coming = lambda: coming
+        normal, model._answer = model._answer, answer
+        with pytest.raises(Panic):
+            await asyncio.wait_for(gather(1), 20)
+        model._answer = normal
+        assert await asyncio.wait_for(gather(2), 20) == 4
+        assert model.threads[-1] == threading.get_ident()
+
+    run(main)
+
+
+@pytest.mark.parametrize("fault", [Panic, asyncio.CancelledError, SystemExit])
+def test_a_failure_of_any_kind_is_that_of_its_input_alone(fault: type[BaseException]) -> None:
+    """What is no `Exception` fails no neighbour either."""
+
+    def answer(inputs: list[Any]) -> list[Any]:
+        if 1 in inputs:
+            raise fault
+        return inputs
+
+    async def main(threads: Executor) -> None:
+        gather = Gather(Recorder(answer), threads)
+        calls = [gather(n) for n in range(3)]
+        await asyncio.wait_for(asyncio.wait(calls), 20)
+        assert (calls[0].result(), calls[2].result()) == (0, 2)
+        with pytest.raises(fault):
+            calls[1].result()
+
+    run(main)
+
+
+def test_a_batch_that_no_thread_can_take_fails() -> None:
+    """Who asks a model that was put away is told so."""
+
+    async def main(threads: Executor) -> None:
+        gather = Gather(Recorder(), threads)
+        threads.shutdown()
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                await asyncio.wait_for(gather(1), 20)
+
+    run(main)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_full_batch_does_not_wait(*, together: bool) -> None:
+    """With a wait of a minute full batches go out at once, also those that stand behind another."""
+
+    async def main(threads: Executor) -> None:
+        model = Recorder()
+        gather = Gather(model, threads, batch_max=4, wait_ms=60_000)
+        calls = []
+        for n in range(12):
+            calls.append(gather(n))
+            if not together:
+                await asyncio.sleep(0)
+        assert await asyncio.wait_for(asyncio.gather(*calls), 20) == [2 * n for n in range(12)]
+        assert [len(batch) for batch in model.batches] == [4, 4, 4]
+
+    run(main)
+
+
+def test_a_handler_that_asks_a_quick_model_again_and_again_lets_the_loop_turn() -> None:
+    """A line of one key has nobody beside it: its calls, one after the other, must not hold the loop."""
+
+    async def main(threads: Executor) -> None:
+        model = Quick()
+        gather = model.gather(threads)
+        await warm(gather)
+        gather.coming = lambda: False
+        turns = 0
+
+        async def turning() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(turning())
+        for n in range(100):
+            assert await gather(n) == 2 * n
+        assert turns > 90
+        beside.cancel()
+        assert model.threads[-1] == threading.get_ident()
+
+    run(main)

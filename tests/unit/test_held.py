@@ -48,6 +48,18 @@ def due(partition: Held, now: int = 0, limit: int = 99) -> list[int]:
     return [entry.seq for entry in partition.due(now, limit)]
 
 
+def test_who_stands_behind_another_is_not_looked_at() -> None:
+    """A thousand events behind one that waits cost a busy worker nothing: only the foremost are asked."""
+    partition = held(*[one(seq) for seq in range(1, 500)], *[one(seq, None) for seq in (700, 701)])
+
+    assert sorted(entry.seq for entry in partition._foremost()) == [1, 700, 701]
+    partition.add(one(1, state=OpenState.RUNNING))
+    partition.close(700)
+    partition.add(one(701, None, OpenState.RUNNING))
+    assert partition._foremost() == []
+    assert partition.copy()._foremost() == []
+
+
 def test_events_of_a_key_stand_in_line() -> None:
     """In the order of their offsets, whatever the order in which they came; only the first may run."""
     partition = held(one(9), one(3), one(5), one(4, "other"), one(1, None))

@@ -127,10 +127,10 @@ class Tail:
 
 async def _follow(reader: Reader, tail: Tail) -> None:
     """Look again whenever somebody has committed."""
-    from headrace.journal.notify import Watch
+    from headrace.journal.notify import Watch, notify_path
 
     woken = asyncio.Event()
-    watch = Watch(f"{reader.path}-notify", woken.set, flushed=True)
+    watch = Watch(notify_path(reader.path), woken.set, flushed=True)
     seen = 0
     try:
         while not tail.finished():

@@ -19,7 +19,7 @@ import apsw
 from headrace import errors
 from headrace.journal.disk import Checkpointer, Flusher
 from headrace.journal.file import JOURNAL, MEMORY, Form, mapped, open_file, prepare, translated
-from headrace.journal.notify import Notifier
+from headrace.journal.notify import Notifier, notify_path
 from headrace.journal.queries import load
 from headrace.ports import Chance, Clock, Faults
 
@@ -91,26 +91,31 @@ class Connection:
         self.on_commit: Callable[[Tell], None] = _nothing
         with mapped(path):
             self._db = open_file(path)
-            # Plans do not depend on bindings; else a statement whose LIMIT or range changes is compiled anew
-            # at every call (measured: a tenth of a busy worker's time).
-            self._db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-            self.ex = self._db.execute
-            prepare(self._db, path, clock, form)
-            self.ex("PRAGMA synchronous=NORMAL")
-            self.ex("PRAGMA busy_timeout=0")
+            #: Where it lies, whatever link or relative path led there: other files lie beside it.
+            self.file = self._db.filename or MEMORY
+            try:
+                self._set_up(form)
+            except BaseException:
+                self.close()
+                raise
+
+    def _set_up(self, form: Form) -> None:
+        # Plans do not depend on bindings; else a statement whose LIMIT or range changes is compiled anew at
+        # every call (measured: a tenth of a busy worker's time).
+        self._db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        self.ex = self._db.execute
+        prepare(self._db, self.path, self.clock, form)
+        self.ex("PRAGMA synchronous=NORMAL")
+        self.ex("PRAGMA busy_timeout=0")
         if not self.memory:
             self._db.set_wal_hook(self._saw_wal)
-            self._checkpointer = Checkpointer(path)
+            self._checkpointer = Checkpointer(self.file)
             if form is JOURNAL:  # nobody waits for news from another file
-                self._notifier = Notifier(f"{path}-notify", stat.S_IMODE(Path(path).stat().st_mode))
+                mode = stat.S_IMODE(Path(self.file).stat().st_mode)
+                self._notifier = Notifier(notify_path(self.file), mode)
             if self._durable:
                 flushed = self._notifier.flushed if self._notifier is not None else _silent
-                self._flusher = Flusher(path, clock, flushed)
-
-    @property
-    def notify_path(self) -> str | None:
-        """The file that other processes touch after a commit; ``None`` where nobody waits for that."""
-        return None if self._notifier is None else f"{self.path}-notify"
+                self._flusher = Flusher(self.file, self.clock, flushed)
 
     def _saw_wal(self, _db: object, _name: str, pages: int) -> int:
         self._wal_pages = pages

@@ -48,7 +48,7 @@ class SqliteConsumer:
         self._joined = False
         self._told = True
         self._skipped = 0
-        audience.add(self)
+        self._audience = audience  # those who are told of commits
 
     # --- leases -------------------------------------------------------------------------------
 
@@ -59,6 +59,7 @@ class SqliteConsumer:
                 self._join, disk=Disk.SOON, tell=False
             )  # new, or forgotten after a long stop
         self._joined = True
+        self._audience.add(self)
         forgotten = self._drop_lost()
         self._see_redriven()
         self._scan.seen_all = False  # should a commit ever go by unheard
@@ -142,6 +143,7 @@ class SqliteConsumer:
 
     async def release(self) -> int:
         """Hand back every partition and leave the subscription; harmless when that is done."""
+        self._audience.discard(self)
         if not self._joined:
             return 0
         freed = await self._give_back(list(self._parts.values()))
@@ -167,8 +169,8 @@ class SqliteConsumer:
                 found = self._look(limit)
             if not found:
                 if self._told:
-                    self._told = False
                     self._see_redriven()
+                    self._told = False
                 if not self._anything_due():
                     return None
         claim = partial(self._claim, limit, version, found)

@@ -12,17 +12,15 @@ from typing import NamedTuple
 
 import apsw
 
+from headrace.gate.quick import Quick
 from headrace.journal.queries import load
 from headrace.ports import Clock
 
 #: Called on the event loop with what went wrong, if it did.
 Then = Callable[[OSError | None], None]
-#: A disk that flushes in no longer is flushed on the loop when nothing else wants it.
-QUICK_MS_MAX = 0.5
-#: What a flush takes is a maximum that decays by this much a flush: 10 ms are forgotten after 150 of them.
-FORGET = 0.98
-_UNKNOWN_MS = 10.0
 _to_disk = getattr(os, "fdatasync", os.fsync)
+#: The first flush that failed, for each journal: until the process ends nobody can say what is on disk.
+_faults: dict[str, OSError] = {}
 
 
 class _Request(NamedTuple):
@@ -41,15 +39,20 @@ class Flusher:
 
     def __init__(self, path: str, clock: Clock, tell_others: Callable[[], None]) -> None:
         self._clock, self._tell_others = clock, tell_others
-        self._ms = _UNKNOWN_MS
+        self._path, self._quick = path, Quick()
         # SQLite locks the database and the -shm; a further descriptor of the -wal cannot release a lock.
         self._fd = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
+        #: One flush at a time: the kernel tells of a fault once, and who is not told takes all for kept.
+        self._flushing = threading.Lock()
         #: Requests to flush; ``None`` = stop.
         self._wanted: SimpleQueue[_Request | None] = SimpleQueue()
-        #: The first flush that failed: from then on nobody can say what is on disk.
-        self.fault: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-flush", daemon=True)
         self._thread.start()
+
+    @property
+    def fault(self) -> OSError | None:
+        """What went wrong with a flush of this journal, on whichever connection."""
+        return _faults.get(self._path)
 
     def ask(self, *, tell: bool, then: Then | None = None) -> None:
         """Have what is committed flushed, and other processes told if that ends well."""
@@ -57,7 +60,7 @@ class Flusher:
 
     def quick(self) -> bool:
         """Return whether a flush is expected to take no longer than the way to the thread and back."""
-        return self._ms <= QUICK_MS_MAX and self._wanted.empty()
+        return self._quick.may() and self._wanted.empty() and not self._flushing.locked()
 
     def _run(self) -> None:
         going = True
@@ -76,13 +79,15 @@ class Flusher:
 
     def flush(self, *, tell: bool) -> None:
         """Flush in this thread, and tell other processes if that ends well."""
-        began = self._clock.boot_ns()
-        try:
-            _to_disk(self._fd)
-        except OSError as fault:
-            # A second try may report success for what the first has lost, so its success does not count.
-            self.fault = self.fault or fault
-        self._ms = max((self._clock.boot_ns() - began) / 1e6, self._ms * FORGET)
+        with self._flushing:
+            began = self._clock.boot_ns()
+            try:
+                _to_disk(self._fd)
+            except OSError as fault:
+                # A second try may report success for what the first has lost, so its success does not count.
+                _faults.setdefault(self._path, fault)
+            took_ms, here = (self._clock.boot_ns() - began) / 1e6, threading.current_thread()
+            self._quick.note(took_ms, on_loop=here is not self._thread)
         if tell and self.fault is None:
             self._tell_others()
 

@@ -190,8 +190,10 @@ def translated(fault: apsw.Error, path: str) -> errors.JournalError:
 
 @contextmanager
 def mapped(path: str) -> Generator[None]:
-    """Turn SQLite's errors into coded ones."""
+    """Turn errors of SQLite and of the system into coded ones."""
     try:
         yield
     except apsw.Error as fault:
         raise translated(fault, path) from fault
+    except OSError as fault:
+        raise errors.JournalUnavailable(str(fault), path=path) from fault

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from headrace.ports import Attempt, OpenState
 
@@ -37,13 +38,16 @@ class Held:
     open: dict[int, Open] = field(default_factory=dict[int, Open])
     #: Offsets that are open, by key, in order: one event in flight per key.
     lines: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    #: The open offsets that wait for their turn: what `due` has to look at.
+    #: The open offsets that wait for their turn.
     waiting: set[int] = field(default_factory=set[int])
+    #: Those of them without a key: the others wait in their lines.
+    loose: set[int] = field(default_factory=set[int])
 
     def copy(self) -> Held:
         """Return an independent copy: in a transaction only copies are changed, so that it can fail."""
         lines = {key: line.copy() for key, line in self.lines.items()}
-        return replace(self, open=self.open.copy(), lines=lines, waiting=self.waiting.copy())
+        waiting, loose = self.waiting.copy(), self.loose.copy()
+        return replace(self, open=self.open.copy(), lines=lines, waiting=waiting, loose=loose)
 
     def add(self, entry: Open) -> None:
         """Keep an offset open, and its key blocked."""
@@ -51,8 +55,11 @@ class Held:
         self.open[entry.seq] = entry
         if entry.state in (OpenState.RUNNING, OpenState.PARKED):
             self.waiting.discard(entry.seq)
+            self.loose.discard(entry.seq)
         else:
             self.waiting.add(entry.seq)
+            if entry.key is None:
+                self.loose.add(entry.seq)
         if new and entry.key is not None:
             insort(self.lines.setdefault(entry.key, []), entry.seq)
 
@@ -60,6 +67,7 @@ class Held:
         """Forget an offset that is finished."""
         entry = self.open.pop(seq, None)
         self.waiting.discard(seq)
+        self.loose.discard(seq)
         if entry is None or entry.key is None:
             return
         line = self.lines[entry.key]
@@ -93,27 +101,26 @@ class Held:
         """Return whether the worker has events of this partition in hand."""
         return self.unsettled > 0 or any(one.state is OpenState.RUNNING for one in self.open.values())
 
+    def _foremost(self) -> list[Open]:
+        """Return the waiting events that are the first of their line: no others may run, and they are few."""
+        first = [line[0] for line in self.lines.values() if line[0] in self.waiting]
+        return [self.open[seq] for seq in (*first, *self.loose)]
+
     def due(self, now_ns: int, limit: int) -> list[Open]:
         """Return the open events that may run now, the oldest first.
 
         A suspect of a crash comes back alone: at most one, and only as the first.
         """
+        ripe = [entry for entry in self._foremost() if entry.due_ns <= now_ns and self.may_run(entry)]
         found: list[Open] = []
-        keys: set[str] = set()
-        for seq in sorted(self.waiting):
-            entry = self.open[seq]
-            if entry.due_ns > now_ns or entry.key in keys or not self.may_run(entry):
-                continue
+        for entry in sorted(ripe, key=attrgetter("seq")):
             if entry.attempt.crashes:
                 return found or [entry]
             found.append(entry)
-            if entry.key is not None:
-                keys.add(entry.key)
             if len(found) >= limit:
                 break
         return found
 
     def next_due_ns(self) -> int | None:
         """Return when the earliest waiting event may run."""
-        waiting = [self.open[seq] for seq in self.waiting]
-        return min((entry.due_ns for entry in waiting if self.may_run(entry)), default=None)
+        return min((entry.due_ns for entry in self._foremost() if self.may_run(entry)), default=None)

@@ -21,6 +21,11 @@ POLL_MS = 5
 NET_MS = 250
 
 
+def notify_path(journal: str) -> str:
+    """Return the file that tells of commits: one for a journal, whatever links lead to it."""
+    return f"{os.path.realpath(journal)}-notify"
+
+
 class Notifier:
     """The writing side: keeps the notify file open."""
 
@@ -30,7 +35,6 @@ class Notifier:
         self._fd = -1  # of another user: the watchers' net catches what is missed
         with suppress(OSError):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
-            os.pwrite(self._fd, b"x", 0)
 
     def committed(self) -> None:
         """Wake who wants to know of commits.
@@ -38,7 +42,9 @@ class Notifier:
         Runs after a commit, so it must not fail: the watchers' net catches what is missed.
         """
         with suppress(OSError):
-            os.pread(self._fd, 1, 0)
+            if not os.pread(self._fd, 1, 0):  # new, or emptied by somebody: reading nothing wakes nobody
+                os.pwrite(self._fd, b"x", 0)
+                os.pread(self._fd, 1, 0)
 
     def flushed(self) -> None:
         """Wake who wants to know of what is on disk; may run in any thread."""

@@ -60,6 +60,7 @@ class Scan:
 
         What is found lies behind the cursor until it is `claimed`.
         """
+        self.more = False
         if not parts:
             return {}
         if self.cursor is None:
@@ -98,7 +99,6 @@ class Scan:
     def _ahead(self, parts: dict[int, Held], found: dict[int, Found], stuck: set[int], left: int) -> None:
         """Add the events after the cursor to what is found, and move the cursor."""
         size = min(PAGE_ROWS_MAX, left * -(-self._partitions // len(parts)))
-        self.more = False
         for _ in range(PAGES_MAX):
             page: list[Row] = self._db.rows(self._db.queries.claim_rows, (self._topic, self.cursor, size))
             for row in page:

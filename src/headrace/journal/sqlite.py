@@ -17,7 +17,7 @@ from headrace.journal.append import Appender, event_row
 from headrace.journal.connection import ALL, Connection, Tell
 from headrace.journal.consumer import SqliteConsumer
 from headrace.journal.file import mapped
-from headrace.journal.notify import Watch
+from headrace.journal.notify import Watch, notify_path
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.versions import Versions
@@ -232,13 +232,13 @@ class SqliteJournal:
     def reader(self) -> Reader:
         """Return a reader: on a connection of its own, or on the one there is in memory."""
         db = self._db()
-        return Reader(db if db.memory else db.path)
+        return Reader(db if db.memory else db.file)
 
     async def join(self, lease_ms: int) -> Worker:
         """Make this process known as a worker and begin to watch for the commits of others."""
         db = self._db()
-        if self._watch is None and db.notify_path is not None:
-            self._watch = Watch(db.notify_path, self._wake_if_changed)
+        if self._watch is None and not db.memory:
+            self._watch = Watch(notify_path(db.file), self._wake_if_changed)
         boot, now = self._clock.boot_id(), self._clock.boot_ns()
         bindings = (os.getpid(), boot, now + lease_ms * 1_000_000, lease_ms, self._clock.wall_us())
 
@@ -271,7 +271,7 @@ class SqliteWorker:
         clock = self._db.clock
         with mapped(self._db.path):
             if self._own is None:
-                self._own = apsw.Connection(self._db.path)
+                self._own = apsw.Connection(self._db.file)
                 self._own.execute("PRAGMA synchronous=NORMAL")
                 self._own.execute("PRAGMA wal_autocheckpoint=0")
             # SQLite's own busy handler sleeps up to 0.1 s between two tries: beside busy writers it starves.

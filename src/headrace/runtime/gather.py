@@ -9,16 +9,10 @@ from concurrent.futures import Executor
 from typing import Any
 
 from headrace import errors
+from headrace.gate.quick import Quick
 from headrace.ports import LoadedModel
 
 _Call = tuple[object, "asyncio.Future[Any]"]
-
-#: A batch that is expected to take no longer is run on the loop: the way to a thread and back takes as long
-#: (measured beside other work: 0.2 ms more in the median, 2 ms in the 95th percentile).
-QUICK_MS_MAX = 0.5
-#: What one input takes is a maximum that decays by this much a batch: 10 ms are forgotten after 150 batches.
-FORGET = 0.98
-_UNKNOWN_MS = 10.0
 
 
 def _perhaps() -> bool:
@@ -44,10 +38,10 @@ class Gather:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Call] = deque()
         self._seen = 0
-        self._ticking = False
-        self._busy = False
+        self._ticking = self._busy = False
+        self._timer: asyncio.TimerHandle | None = None
         self._on_loop = bool(getattr(model, "on_loop", False))
-        self._each_ms, self._now = _UNKNOWN_MS, self._loop.time
+        self._quick, self._now = Quick(), self._loop.time
         #: Set by whoever runs the handlers: is somebody about to call who has not begun yet?
         self.coming: Callable[[], bool] = _perhaps
         #: How many batches of each size were sent: a swallowed fault that gives batches of one shows here.
@@ -57,23 +51,22 @@ class Gather:
         """Return the future result of one input."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._queue.append((value, future))
-        if not self._ticking and not self._busy:
-            if self._wait_s or self.coming():
-                self._tick_soon()
-            else:
+        if self._timer is not None and len(self._queue) >= self._batch_max:
+            self._timer.cancel()  # it is full: nothing to wait for
+            self._tick_soon()
+        elif not self._ticking and not self._busy:
+            alone = not (self._wait_s or self.coming())
+            self._tick_soon()  # who calls again before the loop has turned has to let it turn
+            if alone:
                 self._send()
         return future
 
     def _tick_soon(self) -> None:
-        self._ticking = True
-        self._seen = 0
-        self._after(self._tick)
-
-    def _after(self, step: Callable[[], None]) -> None:
-        if self._wait_s:
-            self._loop.call_later(self._wait_s, step)
+        self._ticking, self._seen, self._timer = True, 0, None
+        if self._wait_s and len(self._queue) < self._batch_max:
+            self._timer = self._loop.call_later(self._wait_s, self._tick)
         else:
-            self._loop.call_soon(step)
+            self._loop.call_soon(self._tick)
 
     def _tick(self) -> None:
         """Send the batch once nothing new has come since the last look, or nobody else can come."""
@@ -82,8 +75,9 @@ class Gather:
             self._seen = size
             self._loop.call_soon(self._tick)
             return
-        self._ticking = False
-        self._send()
+        self._ticking, self._timer = False, None
+        if not self._busy:
+            self._send()
 
     def _send(self) -> None:
         batch: list[_Call] = []
@@ -95,19 +89,22 @@ class Gather:
             return
         self.sizes[len(batch)] = self.sizes.get(len(batch), 0) + 1
         inputs = [value for value, _ in batch]
-        if self._on_loop and self._each_ms * len(batch) <= QUICK_MS_MAX:
-            self._give(batch, self._timed(inputs))
+        try:
+            if self._on_loop and self._quick.may(len(batch)):
+                self._give(batch, self._timed(inputs, on_loop=True))
+                return
+            running = self._loop.run_in_executor(self._executor, self._timed, inputs)
+        except BaseException as fault:  # noqa: BLE001 - as from a thread: it is for those who have asked
+            self._give(batch, [fault] * len(batch))
             return
         self._busy = True
-        running = self._loop.run_in_executor(self._executor, self._timed, inputs)
         running.add_done_callback(lambda done: self._done(batch, done))
 
-    def _timed(self, inputs: list[object]) -> list[Any]:
-        """Run a batch, and note what an input takes."""
+    def _timed(self, inputs: list[object], *, on_loop: bool = False) -> list[Any]:
+        """Run a batch, and note what it takes."""
         began = self._now()
         results = _infer(self.model, inputs)
-        each_ms = (self._now() - began) * 1000 / len(inputs)
-        self._each_ms = max(each_ms, self._each_ms * FORGET)
+        self._quick.note((self._now() - began) * 1000, len(inputs), on_loop=on_loop)
         return results
 
     def _done(self, batch: list[_Call], running: asyncio.Future[list[Any]]) -> None:
@@ -126,15 +123,17 @@ class Gather:
                 future.set_exception(result)
             else:
                 future.set_result(result)
-        if self._queue:
+        if self._queue and not self._ticking:
             self._tick_soon()
 
 
 def _infer(model: LoadedModel, inputs: list[object]) -> list[Any]:
-    """In a thread: one call for all; after a failure one call each, so that only the guilty fail."""
+    """One call for all; after a failure, of whatever kind, one call each, so that only the guilty fail."""
     try:
         return _checked(model, inputs)
-    except Exception as fault:  # noqa: BLE001 - every input gets its own result or its own fault below
+    except KeyboardInterrupt:
+        raise
+    except BaseException as fault:  # noqa: BLE001 - every input gets its own result or its own fault below
         if len(inputs) == 1:
             # A future cannot carry a StopIteration: it becomes what it becomes in a coroutine.
             stopped = isinstance(fault, StopIteration)

@@ -254,12 +254,12 @@ class Server:
 
     async def _land_ripe(self) -> bool:
         """Commit what is ready, oldest batch first: of two events of a key the later is never the first."""
-        flights = list(self._flights)
-        ripe = [at for at, flight in enumerate(flights) if self._ripe(flight)]
+        ripe = [at for at, flight in enumerate(self._flights) if self._ripe(flight)]
         if not ripe:
             return False
-        due = [flight for at, flight in enumerate(flights[: ripe[-1] + 1]) if at in ripe or flight.finished()]
-        await self._land(self.pipeline.collect(due))
+        # Whoever is before a ripe one is asked too, all at one moment: threads go on while we look.
+        landings = self.pipeline.collect(self._flights[: ripe[-1] + 1])
+        await self._land([one for at, one in enumerate(landings) if at in ripe or one.outcome])
         return True
 
     def _ripe(self, flight: Flight) -> bool:

@@ -1,0 +1,54 @@
+"""Which outcomes are committed together, while threads go on handling."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from headrace.ports import Batch, Row, VersionInfo
+from headrace.runtime.flight import Flight, Landing
+from headrace.runtime.server import Server
+from headrace.testing import ManualClock
+
+
+def flight_of(*offsets: int) -> Flight:
+    """Return a batch whose events are being handled."""
+    rows: list[Row] = [(offset, 1, b"", offset, 0, b"", b"") for offset in offsets]
+    batch = Batch(1, cast("VersionInfo", None), rows, token=None)
+    return Flight(cast("Any", None), batch, None, lambda: 0.5, left=len(rows))
+
+
+def finish(flight: Flight) -> None:
+    """Note the next event of a flight as done."""
+    flight.outcome.done.append(flight.unfinished()[0])
+    flight.left -= 1
+
+
+class Threaded:
+    """In place of the pipeline: threads finish one event of each flight just before it is asked."""
+
+    def collect(self, flights: list[Flight]) -> list[Landing]:
+        for flight in [first, second]:
+            finish(flight)
+        return [Landing(one, one.collect(), complete=not one.left) for one in flights]
+
+
+first, second = flight_of(1), flight_of(2, 3, 4)
+
+
+def test_what_ends_while_flights_are_chosen_keeps_its_order() -> None:
+    """An event that ends in an older batch is committed no later than those of its key behind it."""
+    clock, landed = ManualClock(), list[list[int]]()
+
+    async def land(landings: list[Landing]) -> None:
+        landed.append(sorted(offset for one in landings for offset in one.outcome.offsets()))
+
+    server = Server.__new__(Server)
+    server._clock, server._flights, server.pipeline = clock, [first, second], cast("Any", Threaded())
+    server._land = land  # type: ignore[method-assign]
+    second.begin(clock.boot_ns)
+    finish(second)
+    clock.advance(1)
+
+    assert asyncio.run(server._land_ripe())
+    assert landed == [[1, 2, 3]]
