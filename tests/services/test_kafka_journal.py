@@ -107,7 +107,8 @@ def read(bootstrap: str, topic: str) -> list[Found]:
             if message.error():
                 ended.add(message.partition() or 0)
                 continue
-            headers = {name: value or b"" for name, value in message.headers() or ()}
+            given: Any = message.headers() or ()
+            headers = {name: bytes(value or b"") for name, value in given}
             found.append(Found(message.partition() or 0, message.value() or b"", headers))
         return found
     finally:
