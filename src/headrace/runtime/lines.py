@@ -57,16 +57,17 @@ class Lines:
         self._part(rest, 0)
 
     def _part(self, line: Line, start: int) -> None:
+        by_key, ready = self.by_key, self.ready.append
         for at in range(start, len(line), STRIDE):
             entry = line[at : at + STRIDE]
             key = entry[2].key
-            known = None if key is None else self.by_key.get(key)
-            if known is not None:
+            if key is None:
+                ready(entry)
+            elif (known := by_key.get(key)) is None:
+                by_key[key] = entry
+                ready(entry)
+            else:
                 known += entry
-                continue
-            self.ready.append(entry)
-            if key is not None:
-                self.by_key[key] = entry
 
     def end(self, line: Line, key: str | None) -> None:
         """Note that a line is at its end: from now on events of its key begin a new one."""
