@@ -25,7 +25,12 @@ def test_the_schema_version_has_no_say(version: int) -> None:
     assert admit(Stamp("Order", "s", version), "Order", KNOWN, "orders") is Admit.RUN
 
 
-@pytest.mark.parametrize("kind", ["Unknown", "order", "", "Order "])
+def test_an_event_without_a_type_is_what_the_handler_takes() -> None:
+    """Those who do not know Headrace say none."""
+    assert admit(Stamp("", "kafka:orders", 1), "Order", KNOWN, "orders") is Admit.RUN
+
+
+@pytest.mark.parametrize("kind", ["Unknown", "order", " ", "Order "])
 def test_an_unknown_type_dies_with_its_name(kind: str) -> None:
     """`TypeUnknown` names type and topic; names are compared to the letter."""
     found = admit(Stamp(kind, "s", 1), "Order", KNOWN, "orders")
