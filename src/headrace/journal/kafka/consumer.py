@@ -10,25 +10,22 @@ from itertools import islice
 from confluent_kafka import TopicPartition
 
 from headrace import errors
-from headrace.codec.ledger import Range
+from headrace.codec.ledger import POSITION, Range, write_position
 from headrace.event.lineage import text_of
 from headrace.journal.held import Open
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import (
-    Token,
     apply,
     dead_record,
-    emitted_records,
     key_of,
-    ledger_record,
-    stale_rows,
+    still_ours,
 )
 from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.produce import Fence, Out, Unsure
-from headrace.journal.kafka.rows import Reading, offset_of
+from headrace.journal.kafka.rows import Reading, offset_of, written
 from headrace.journal.kafka.share import KafkaWorker, Share
 from headrace.journal.scan import may_take
-from headrace.journal.settle import without
+from headrace.journal.settle import Token, without
 from headrace.ports import (
     Attempt,
     Batch,
@@ -190,8 +187,7 @@ class KafkaConsumer:
             else:
                 free.append(row)
                 continue
-            part.rows[row[0]] = row
-            held.add(entry)
+            part.open(row, entry)
         held.claimed_after, held.high, held.stored = held.high, last, last
         held.unsettled, part.claimed = len(free), part.taken - before
         return free
@@ -202,13 +198,12 @@ class KafkaConsumer:
         """Commit outcomes in one transaction with positions and ledger, then claim the next batch."""
         if self._share.poller is None:
             raise errors.JournalClosed
-        epochs = {tp: part.held.epoch for tp, part in self._share.parts.items()}
-        tps = {
-            tp for batch, _ in parts for tp, epoch in batch.token.epochs.items() if epochs.get(tp) == epoch
-        }
+        tps: set[int] = set()
         settled, kept = list[Settled](), list[tuple[Batch, Outcome]]()
         for batch, outcome in parts:
-            stale = stale_rows(batch, epochs)
+            ours = still_ours(batch, self._share.parts)
+            tps |= ours
+            stale = frozenset(row[0] for row in batch.rows if row[1] not in ours)
             kept.append((batch, without(outcome, stale) if stale else outcome))
             settled.append(Settled(stale, {}, None))
         await self._commit(kept, tps)
@@ -228,11 +223,11 @@ class KafkaConsumer:
         records = self._conflicts_of(changed.values())
         for batch, outcome in parts:
             records += self._records_of(changed, batch, outcome)
-        records += [ledger_record(self._share.ledger, part, self._clock) for part in changed.values()]
-        offsets = [
-            TopicPartition(self._topic.name, part.partition, part.position(self._clock).low())
-            for part in changed.values()
-        ]
+        offsets: list[TopicPartition] = []
+        for part in changed.values():
+            position = part.position(self._clock)
+            records.append(Out(self._share.ledger, part.partition, POSITION, write_position(position)))
+            offsets.append(TopicPartition(self._topic.name, part.partition, position.low()))
         held = {part.partition: part.held.epoch for part in changed.values()}
 
         def holds() -> bool:
@@ -252,7 +247,7 @@ class KafkaConsumer:
 
     def _records_of(self, changed: dict[int, Part], batch: Batch, outcome: Outcome) -> list[Out]:
         log = self._log
-        records = emitted_records(outcome, log.topic_names, log.stamps)
+        records = [written(event, log.topic_names, log.stamps) for event in outcome.emitted]
         for letter in outcome.dead:
             partition = changed[letter.row[1]].partition
             records.append(dead_record(self._topic.name, partition, letter, log.stamps))

@@ -75,10 +75,6 @@ class Fetcher:
         finally:
             self._consumer.unassign()
 
-    def one(self, topic: str, partition: int, offset: int) -> Message | None:
-        """Return the record at an offset, or ``None`` when it is gone."""
-        return next((one for one in self.read(topic, partition, offset, offset + 1)), None)
-
     def close(self) -> None:
         """Disconnect."""
         self._consumer.close()

@@ -88,7 +88,7 @@ class Log:
         await admin.make(topic.name + DEAD_SUFFIX, topic.partitions)
         return name
 
-    async def rows_of(self, topic: TopicInfo) -> Rows:
+    def rows_of(self, topic: TopicInfo) -> Rows:
         """Return what reads the records of a topic."""
         info, found = self._topics[topic.name]
         default = Stamp("", f"kafka:{topic.name}", 1)
@@ -111,7 +111,7 @@ class Log:
 
     async def _fill(self, handler: str, topic: TopicInfo, stretch: Stretch) -> None:
         """Index the records of a partition from where the index ends to where a stretch begins."""
-        rows, partition = await self.rows_of(topic), stretch.partition
+        rows, partition = self.rows_of(topic), stretch.partition
         start = await self.index.indexed(stretch.topic_id, partition)
         while start < stretch.after:
             end = min(start + FILL_RECORDS_MAX, stretch.after)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-from headrace.codec.ledger import POSITION, exception_key, write_position
+from headrace.codec.ledger import exception_key
 from headrace.event.envelope import Head
 from headrace.journal.held import Open
 from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.produce import Out
-from headrace.journal.kafka.rows import Stamps, offset_of, written
+from headrace.journal.kafka.rows import Stamps, offset_of
+from headrace.journal.settle import Token
 from headrace.ports import FIRST_ATTEMPT, Batch, Clock, DeadLetter, OpenState, Outcome, Row
 
 #: An error's text and traceback in the headers of a dead letter; brokers refuse records of more than 1 MiB.
@@ -18,41 +18,32 @@ ERROR_CHARS_MAX, TRACEBACK_CHARS_MAX = 4_000, 16_000
 DEAD_SUFFIX = ".dlq"
 
 
-@dataclass(slots=True)
-class Token:
-    """What the journal notes on a batch."""
-
-    #: Number of the assignment of each partition when the batch was claimed.
-    epochs: dict[int, int]
-    #: True until the first outcome of a newly claimed range.
-    fresh: bool
-
-
 def key_of(row: Row) -> str | None:
     """Return the key of a row; one that cannot be read has none (and will be a dead letter)."""
     return row[5].key if isinstance(row[5], Head) else None
 
 
-def stale_rows(batch: Batch, epochs: Mapping[int, int]) -> frozenset[int]:
-    """Return the offsets of a batch whose partition was given up since it was claimed."""
+def still_ours(batch: Batch, parts: Mapping[int, Part]) -> set[int]:
+    """Return the partitions of a batch that are under the assignment of its claim.
+
+    One that was given up and taken again is another: nothing of the batch is of its business.
+    """
     token: Token = batch.token
-    gone = {tp for tp, epoch in token.epochs.items() if epochs.get(tp) != epoch}
-    return frozenset(row[0] for row in batch.rows if row[1] in gone) if gone else frozenset()
+    return {tp for tp, epoch in token.epochs.items() if tp in parts and parts[tp].held.epoch == epoch}
 
 
 def apply(parts: dict[int, Part], batch: Batch, outcome: Outcome, clock: Clock) -> Iterator[Out]:
     """Change parts as an outcome says; yield the exceptions to version ranges that follow."""
     token: Token = batch.token
     named = outcome.offsets()
-    # A partition that was given up and taken again is another: nothing of this batch is of its business.
-    ours = {tp for tp, epoch in token.epochs.items() if tp in parts and parts[tp].held.epoch == epoch}
+    ours = still_ours(batch, parts)
     for row in batch.rows if token.fresh else ():
         if row[0] not in named and row[1] in ours:
-            _open(parts[row[1]], row, Open(row[0], OpenState.RUNNING, FIRST_ATTEMPT, 0, key_of(row)))
+            parts[row[1]].open(row, Open(row[0], OpenState.RUNNING, FIRST_ATTEMPT, 0, key_of(row)))
     for one in outcome.waiting:
         due_ns = clock.boot_ns() + int(one.after_ms * 1e6) if one.after_ms else 0
         entry = Open(one.row[0], one.state, one.attempt, due_ns, key_of(one.row))
-        _open(parts[one.row[1]], one.row, entry)
+        parts[one.row[1]].open(one.row, entry)
     for row in outcome.done:
         part = parts[row[1]]
         part.done += 1
@@ -65,11 +56,6 @@ def apply(parts: dict[int, Part], batch: Batch, outcome: Outcome, clock: Clock) 
         parts[tp].held.unsettled = 0
 
 
-def _open(part: Part, row: Row, entry: Open) -> None:
-    part.rows[row[0]] = row
-    part.held.add(entry)
-
-
 def _close(part: Part, row: Row, batch: Batch, token: Token) -> Iterator[Out]:
     """Close an offset; where another version than the range's has finished it, say which."""
     part.held.close(row[0])
@@ -77,11 +63,6 @@ def _close(part: Part, row: Row, batch: Batch, token: Token) -> Iterator[Out]:
     offset = offset_of(row[0])
     if not token.fresh and part.version_of(offset) != batch.version.name:
         yield Out("", part.partition, exception_key(offset), batch.version.name.encode())
-
-
-def ledger_record(topic: str, part: Part, clock: Clock) -> Out:
-    """Return the record that says all of a partition."""
-    return Out(topic, part.partition, POSITION, write_position(part.position(clock)))
 
 
 def dead_record(topic: str, partition: int, letter: DeadLetter, stamps: Stamps) -> Out:
@@ -102,8 +83,3 @@ def dead_record(topic: str, partition: int, letter: DeadLetter, stamps: Stamps) 
     headers += [(f"dead_{name}", text.encode(errors="replace")) for name, text in why.items()]
     key = key_of(row)
     return Out(topic + DEAD_SUFFIX, partition, None if key is None else key.encode(), row[6], headers)
-
-
-def emitted_records(outcome: Outcome, topics: Mapping[int, str], stamps: Stamps) -> list[Out]:
-    """Return the emitted events as records."""
-    return [written(event, topics, stamps) for event in outcome.emitted]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from headrace.codec.ledger import OpenEntry, Position, Range
 from headrace.journal.held import Held, Open
 from headrace.journal.kafka.rows import Reading, number_of, offset_of
-from headrace.ports import Attempt, Clock, OpenState, Row
+from headrace.ports import Clock, Row
 
 
 @dataclass(slots=True)
@@ -54,6 +54,11 @@ class Part:
             self.conflicts.copy(),
             self.rows.copy(),
         )
+
+    def open(self, row: Row, entry: Open) -> None:
+        """Keep an offset open, and its row at hand."""
+        self.rows[entry.seq] = row
+        self.held.add(entry)
 
     def position(self, clock: Clock) -> Position:
         """Return what the ledger is to say.
@@ -108,12 +113,3 @@ def part_of(partition: int, place: int, epoch: int, position: Position) -> Part:
         position.done,
         position.dead,
     )
-
-
-def reopen(
-    part: Part, reading: Reading, state: OpenState, attempt: Attempt, due_ns: int, key: str | None
-) -> None:
-    """Put an open offset back in line."""
-    number = reading.row[0]
-    part.rows[number] = reading.row
-    part.held.add(Open(number, state, attempt, due_ns, key))

@@ -113,10 +113,12 @@ class Poller:
     # --- the thread ---------------------------------------------------------------------------
 
     def _run(self) -> None:
-        told = (self._on_assign, self._on_revoke, self._on_lost)
         try:
             self._consumer.subscribe(
-                [self._topic.name], on_assign=told[0], on_revoke=told[1], on_lost=told[2]
+                [self._topic.name],
+                on_assign=self._on_assign,
+                on_revoke=self._on_revoke,
+                on_lost=self._on_lost,
             )
             while not self._stopped.is_set():
                 self._breathe()

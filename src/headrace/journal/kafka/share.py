@@ -11,9 +11,10 @@ from confluent_kafka import Message
 
 from headrace import errors
 from headrace.codec.ledger import OpenEntry
+from headrace.journal.held import Open
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import key_of
-from headrace.journal.kafka.part import Part, part_of, reopen
+from headrace.journal.kafka.part import Part, part_of
 from headrace.journal.kafka.poll import Events, Poller, Start
 from headrace.journal.kafka.produce import Transactions
 from headrace.journal.kafka.rows import Reading, Rows
@@ -67,7 +68,7 @@ class Share:
         if self.poller is not None:
             return
         log, group = self._log, self._log.group_of(self._handler)
-        self._rows = await log.rows_of(self._topic)
+        self._rows = log.rows_of(self._topic)
         self.ledger = await log.ledger_of(self._handler, self._topic)
         self.transactions = Transactions(log.cluster, group, log.chance)
         events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
@@ -155,7 +156,8 @@ class Share:
             state, attempt = OpenState.RETRY, attempt._replace(crashes=attempt.crashes + died)
         wait_ns = max(0, entry.due_us - self._clock.wall_us()) * 1000
         due_ns = self._clock.boot_ns() + wait_ns if wait_ns else 0
-        reopen(part, reading, state, attempt, due_ns, key_of(reading.row))
+        row = reading.row
+        part.open(row, Open(row[0], state, attempt, due_ns, key_of(row)))
 
     def _gone(self, partitions: list[int]) -> None:
         for partition in partitions:
