@@ -18,11 +18,10 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-from confluent_kafka import Consumer, TopicPartition
 from tests.services.kafka import Broker
+from tests.services.reading import Found, committed
 
 from headrace import App, Event, RetryPolicy
 from headrace.settings import Settings
@@ -85,30 +84,12 @@ async def work(journal: str, index: str) -> None:
     await app_of(journal, index).run(stop)
 
 
-def read(bootstrap: str, topic: str) -> list[tuple[int, dict[str, Any]]]:
-    """Return partition and payload of the committed records of a topic."""
-    named = {"bootstrap.servers": bootstrap, "group.id": uuid4().hex, "isolation.level": "read_committed"}
-    reader = Consumer({**named, "enable.partition.eof": True, "enable.auto.commit": False})
-    try:
-        count = len(reader.list_topics(topic, timeout=10).topics[topic].partitions)
-        reader.assign([TopicPartition(topic, partition, 0) for partition in range(count)])
-        found, ended = list[tuple[int, dict[str, Any]]](), set[int]()
-        while len(ended) < count:
-            message = reader.poll(10)
-            if message is not None and message.error():
-                ended.add(message.partition() or 0)
-            elif message is not None:
-                found.append((message.partition() or 0, json.loads(message.value() or b"{}")))
-        return found
-    finally:
-        reader.close()
-
-
-def faults(found: list[tuple[int, dict[str, Any]]], events: int) -> dict[str, int]:
+def faults(found: list[Found], events: int) -> dict[str, int]:
     """Return what a topic shows of lost, doubled and disordered events; records of a key are in order."""
-    numbers = Counter(body["number"] for _, body in found)
+    bodies = [one.body() for one in found]
+    numbers = Counter(body["number"] for body in bodies)
     places: dict[str, list[int]] = defaultdict(list)
-    for _, body in found:
+    for body in bodies:
         places[body["who"]].append(body["place"])
     return {
         "lost": events - len(numbers),
@@ -166,13 +147,13 @@ class Chaos:
         self._workers = [self._start(), self._start()]
         try:
             await asyncio.gather(self._publish(), self._disturb())
-            found: list[tuple[int, dict[str, Any]]] = []
+            found: list[Found] = []
             for _ in range(int(PATIENCE_S)):
                 await asyncio.sleep(1)
-                found = await asyncio.to_thread(read, self._bootstrap, "step3")
+                found = await asyncio.to_thread(committed, self._bootstrap, "step3")
                 if len(found) >= self._events:
                     break
-            middle = await asyncio.to_thread(read, self._bootstrap, "step2")
+            middle = await asyncio.to_thread(committed, self._bootstrap, "step2")
             return dict(Counter(faults(found, self._events)) + Counter(faults(middle, self._events)))
         finally:
             for worker in self._workers:

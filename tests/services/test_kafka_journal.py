@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from tests.services.kafka import Broker, Node
 from tests.services.postgres import Postgres
+from tests.services.reading import Found, committed
 
 from headrace import App, Event, RetryPolicy
 from headrace.event.lineage import partition_of_key
@@ -37,19 +38,6 @@ class Told(Event, topic="told", key="who"):
 
     who: str
     number: int
-
-
-class Found(NamedTuple):
-    """A record as a plain committed reader sees it."""
-
-    partition: int
-    value: bytes
-    headers: dict[str, bytes]
-
-    def body(self) -> dict[str, Any]:
-        """Return the payload."""
-        found: dict[str, Any] = json.loads(self.value)
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -86,49 +74,15 @@ def app_of(settings: Settings, fails: Callable[[int], bool] = lambda _: False) -
     return app
 
 
-def read(bootstrap: str, topic: str) -> list[Found]:
-    """Return the committed records of a topic."""
-    reader = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": uuid4().hex,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    try:
-        count = len(reader.list_topics(topic, timeout=10).topics[topic].partitions)
-        reader.assign([TopicPartition(topic, partition, 0) for partition in range(count)])
-        found, ended = list[Found](), set[int]()
-        while len(ended) < count:
-            message = reader.poll(10)
-            assert message is not None, "the broker answers"
-            if message.error():
-                ended.add(message.partition() or 0)
-                continue
-            given: Any = message.headers() or ()
-            headers = {name: bytes(value or b"") for name, value in given}
-            found.append(Found(message.partition() or 0, message.value() or b"", headers))
-        return found
-    finally:
-        reader.close()
-
-
 async def until(bootstrap: str, topic: str, count: int) -> list[Found]:
     """Return the records of a topic once there are so many."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with suppress(KeyError):
-                found = await asyncio.to_thread(read, bootstrap, topic)
+                found = await asyncio.to_thread(committed, bootstrap, topic)
                 if len(found) >= count:
                     return found
             await asyncio.sleep(0.2)
-
-
-async def serve(app: App, stop: asyncio.Event) -> None:
-    """Run a worker until it is stopped."""
-    await app.run(stop)
 
 
 def run(settings: Settings, main: Callable[[App], Any], **more: Any) -> None:
@@ -137,7 +91,7 @@ def run(settings: Settings, main: Callable[[App], Any], **more: Any) -> None:
     async def whole() -> None:
         app, stop = app_of(settings, **more), asyncio.Event()
         async with app:
-            serving = asyncio.create_task(serve(app, stop))
+            serving = asyncio.create_task(app.run(stop))
             try:
                 await main(app)
             finally:
@@ -251,7 +205,7 @@ def test_a_worker_goes_on_where_another_has_stopped(settings: Settings, broker: 
     async def once(numbers: range) -> None:
         one, stop = app(), asyncio.Event()
         async with one:
-            serving = asyncio.create_task(serve(one, stop))
+            serving = asyncio.create_task(one.run(stop))
             for n in numbers:
                 await one.publish(Asked(who=f"c{n % 5}", number=n))
             await until(broker.bootstrap, "told", numbers.stop)
@@ -260,7 +214,7 @@ def test_a_worker_goes_on_where_another_has_stopped(settings: Settings, broker: 
 
     for start in (0, 50, 100):
         asyncio.run(once(range(start, start + 50)))
-    numbers = Counter(one.body()["number"] for one in read(broker.bootstrap, "told"))
+    numbers = Counter(one.body()["number"] for one in committed(broker.bootstrap, "told"))
     assert numbers == Counter(range(150))
 
 

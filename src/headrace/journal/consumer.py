@@ -55,9 +55,8 @@ class SqliteConsumer:
     async def balance(self) -> int:
         """Take free and expired partitions up to the fair share, mark surplus as leaving."""
         if self._db.row(self._queries.member_known, (self._sub, self._worker)) is None:
-            await self._db.write(
-                self._join, disk=Disk.SOON, tell=False
-            )  # new, or forgotten after a long stop
+            # New, or forgotten after a long stop.
+            await self._db.write(self._join, disk=Disk.SOON, tell=False)
         self._joined = True
         self._audience.add(self)
         forgotten = self._drop_lost()

@@ -33,8 +33,7 @@ CLAIM_MAX = 512
 ALOFT_MAX = 4 * CLAIM_MAX
 #: What is finished waits at most this long for the rest of its batch before it is committed.
 SETTLE_AFTER_MS = 10.0
-#: With several batches in flight they are committed this often: a flush for each would hold the write lock
-#: half of the time at 500 events a second.
+#: How often a server with much in flight looks whether what has ended may be committed.
 PACE_MS = 1.0
 #: So soon again a server with many events in hand, but free slots, looks for events of other keys.
 HUNGRY_MS = 2.0
@@ -132,7 +131,7 @@ class Server:
         await self._keep_house()
         crowded = 2 * self._aloft() > self._window
         progressed = await self._launch()
-        # Batches that end one after the other share a transaction, and with it a flush.
+        # With much in flight, batches that end one after the other share a transaction, and with it a flush.
         if not crowded or self._every("settle", SETTLE_AFTER_MS):
             progressed |= await self._land_ripe()
         # With much in flight a transaction for each small batch would leave no time for handlers; with
