@@ -1,7 +1,7 @@
 """Dead letters of a journal on Kafka: what the ``.dlq`` topics hold, and what was decided about each.
 
-Signatures first, agreed with the command line; what is behind them follows in the next commits.  The numbers of
-letters are the same at every look and in every process.  `Log` is `KafkaJournal.log`, opened.
+Signatures first, agreed with the command line; what is behind them follows.  The numbers of letters are
+ the same at every look and in every process.  `Log` is `KafkaJournal.log`, opened.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from headrace.journal.redrive import Decided
 async def letters(log: Log, wanted: Filter = UNDECIDED) -> list[Letter]:
     """Return all dead letters that pass, oldest first.
 
-    ``fate`` is what was asked for or done; one that the owner refused is undecided again, ``refused`` says why.
+    ``fate`` is what was asked for or done; one that the owner refused is undecided again, and says why.
     """
     raise NotImplementedError
 
 
 async def redrive(log: Log, numbers: Sequence[int]) -> list[Decided]:
-    """Ask for events to be handled again; durable when this returns, done by the worker that owns the partition."""
+    """Ask for events to be handled again: durable when this returns, done by the partition's owner."""
     raise NotImplementedError
 
 
