@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from headrace import errors
 from headrace.journal.connection import Connection, Disk
-from headrace.journal.file import Form
+from headrace.journal.file import Form, exists
+from headrace.journal.index.sqlite_view import SqliteView
 from headrace.journal.index.stretches import ordered
 from headrace.journal.queries import load
 from headrace.journal.versions import Versions
@@ -34,6 +35,7 @@ class SqliteIndex:
         self._clock, self._chance, self._faults = clock, chance, faults
         self._connection: Connection | None = None
         self._queries: Any = load("index/sqlite.sql")
+        self.view = SqliteView(path, self._db)
 
     def _db(self) -> Connection:
         if self._connection is None:
@@ -41,8 +43,10 @@ class SqliteIndex:
         self._connection.check_process()
         return self._connection
 
-    async def open(self) -> None:
+    async def open(self, *, make: bool = True) -> None:
         """Open the file, which is made where it is missing."""
+        if not make and not exists(self.address):
+            raise errors.IndexMissing(path=self.address)
         if self._connection is None:
             # Flushed is only what somebody decided (versions): `Disk` tells at each write.
             self._connection = Connection(
@@ -91,6 +95,8 @@ class SqliteIndex:
         parts = [part if part.number else self._begin(db, part) for part in parts]
         asked = sum(len(part.stretch.records) for part in parts)
         copies = self._copies(db, parts) if self._add(db, parts) < asked else {}
+        if copies:
+            db.many(self._queries.conflict_add, _conflicts(parts, copies))
         for claim in claims:
             db.ex(self._queries.claim_put, claim)
         return Looked(copies, self._active(db, handler) if claims else None)
@@ -131,7 +137,7 @@ class SqliteIndex:
     async def forget(self) -> None:
         """Drop the first positions; what no log has (claims, attempts, versions) stays."""
         db = self._db()
-        drops = (self._queries.firsts_drop, self._queries.places_drop)
+        drops = (self._queries.firsts_drop, self._queries.conflicts_drop, self._queries.places_drop)
         await db.write(lambda: [db.ex(drop) for drop in drops], disk=Disk.LATER, tell=False)
 
     # --- claims and attempts ------------------------------------------------------------------
@@ -173,3 +179,14 @@ class SqliteIndex:
     def _active(self, db: Connection, handler: str) -> int | None:
         found = db.row(db.queries.handler_get, (handler,))
         return None if found is None else found[1]
+
+
+def _conflicts(parts: Iterable[_Part], copies: dict[tuple[int, int], First]) -> list[tuple[int, int]]:
+    """Return the records (partition's number, offset), new to the index, whose id other content has taken."""
+    found: list[tuple[int, int]] = []
+    for stretch, number, indexed in parts:
+        for one in stretch.records:
+            first = copies.get((stretch.partition, one.offset))
+            if first is not None and first.content != one.content and one.offset >= indexed:
+                found.append((number, one.offset))
+    return found
