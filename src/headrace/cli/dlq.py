@@ -253,7 +253,7 @@ class Decision:
     async def _letters(self, look: Look, named: list[str], wanted: Filter) -> list[Letter]:
         if not named:
             return await look.letters(wanted)
-        found: dict[int | str, Letter] = {}
+        found: dict[int, Letter] = {}
         for text in named:
             several = await look.named(text)
             # An event may have died for several handlers, and after a redrive: the undecided count.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import cast
 
 from headrace import errors
 from headrace.journal import history, letters, progress, redrive, standing, verify
@@ -87,7 +86,7 @@ class SqliteLook:
         """Return dead letters, oldest first."""
         history.check_handler(self._reader, wanted.handler)
         found: list[Letter] = []
-        while page := letters.letters(self._reader, wanted, after=_number(found[-1]) if found else 0):
+        while page := letters.letters(self._reader, wanted, after=found[-1].id if found else 0):
             found += page
         return found
 
@@ -177,16 +176,12 @@ class SqliteDesk:
 
     async def redrive(self, letters: Sequence[Letter]) -> list[Decided]:
         """Make dead events waiting again."""
-        return await redrive.redrive(self._db, [_number(one) for one in letters])
+        return await redrive.redrive(self._db, [one.id for one in letters])
 
     async def drop(self, letters: Sequence[Letter]) -> list[Decided]:
         """Put dead letters away."""
-        return await redrive.drop(self._db, [_number(one) for one in letters])
+        return await redrive.drop(self._db, [one.id for one in letters])
 
     async def refusals(self, letters: Sequence[Letter], *, drop: bool = False) -> list[Decided]:
         """Return what would be refused."""
-        return redrive.refusals(self._db, [_number(one) for one in letters], drop=drop)
-
-
-def _number(letter: Letter) -> int:
-    return cast("int", letter.id)
+        return redrive.refusals(self._db, [one.id for one in letters], drop=drop)

@@ -193,8 +193,8 @@ class History(NamedTuple):
 class Letter(NamedTuple):
     """One dead letter."""
 
-    #: How commands name it: a number, or on Kafka its place, such as ``tickets/3:17``.
-    id: int | str
+    #: How commands name it: the same at every look.
+    id: int
     handler: str
     type: str
     reason: str
@@ -239,7 +239,7 @@ class Violation(NamedTuple):
 class Decided(NamedTuple):
     """What became of one dead letter."""
 
-    id: int | str
+    id: int
     #: Why nothing was done, or an empty string.
     problem: str = ""
 

@@ -108,14 +108,15 @@ class Session:
 
         return await self.run(work)
 
-    async def run(self, work: Callable[[Db], Awaitable[T]], seconds_max: float = CALL_S_MAX) -> T:
+    async def run(self, work: Callable[[Db], Awaitable[T]], seconds_max: float | None = None) -> T:
         """Do work on the connection, which is made anew if the last call lost it; nothing is repeated."""
+        seconds = CALL_S_MAX if seconds_max is None else seconds_max
         async with self._turn:
             self._check()
             whole = False
             try:
-                with self._coded(seconds_max):
-                    async with asyncio.timeout(seconds_max):
+                with self._coded(seconds):
+                    async with asyncio.timeout(seconds):
                         result = await work(await self._connected())
                 whole = True
             except (errors.IndexGap, errors.HandlerUnknown, errors.VersionUnknown):

@@ -48,7 +48,10 @@ CREATE TABLE tried (
     PRIMARY KEY (subscription, partition, seq)
 ) WITHOUT ROWID, STRICT;
 
--- Models, handlers and their versions, as in the embedded journal.
+-- Up to where the log of versions is applied: one row, or none.
+CREATE TABLE applied (id INTEGER PRIMARY KEY CHECK (id = 1), log BLOB NOT NULL, upto INTEGER NOT NULL) STRICT;
+
+-- Models, handlers and their versions, as they follow from the log of versions.
 CREATE TABLE model (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL,

@@ -57,6 +57,8 @@ class KafkaConsumer:
     async def balance(self) -> int:
         """Join the group, if that is not done; return the number of partitions held."""
         await self._share.join()
+        # Whoever activated a version may have died before the index showed it; or the index was set back.
+        await self._log.versions.catch_up()
         return self.held()
 
     def held(self) -> int:
@@ -91,7 +93,7 @@ class KafkaConsumer:
             if not due or (suspect and rows):
                 continue
             if not rows:
-                self._check(await self._index.active(self._handler), version)
+                self._check(await self._log.active(self._handler), version)
             for entry in due:
                 attempts[entry.seq] = entry.attempt._replace(number=entry.attempt.number + 1)
             tries = [
@@ -124,6 +126,8 @@ class KafkaConsumer:
         if not found:
             return None
         copies = await self._look(found, version)
+        if not found:
+            return None
         rows: list[Row] = []
         epochs: dict[int, int] = {}
         for tp, (part, readings) in found.items():
@@ -156,6 +160,11 @@ class KafkaConsumer:
             claims.append(Claim(self._handler, part.partition, after, upto, self._owner))
         looked = await self._log.look(self._handler, self._topic, stretches, claims)
         self._check(looked.active, version)
+        for tp, (part, _) in list(found.items() if looked.refused else ()):
+            if part.partition in looked.refused:
+                # One who had it before was so slow that it took it over after us: once more, it is ours.
+                del found[tp]
+                await self._share.take_over(part)
         return looked.copies
 
     def _claim(
