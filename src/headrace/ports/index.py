@@ -7,7 +7,7 @@ which version of a handler is active, at the moment of a claim; what did a worke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -134,14 +134,82 @@ class Place(NamedTuple):
     depth: int
 
 
+class Bound(NamedTuple):
+    """A part of a partition to count in."""
+
+    partition: int
+    #: The first offset that is in it, and the first that is not.
+    after: int
+    upto: int
+
+
+class View(Protocol):
+    """The whole of an index, for those who look into a journal and those who make the index again."""
+
+    async def belong(self, cluster: str) -> None:
+        """Note that this is the index of a cluster; raises `IndexForeign` where it is another's."""
+        ...
+
+    async def know(self, topic_id: bytes, name: str) -> None:
+        """Make a topic known as one that an app has used."""
+        ...
+
+    async def topics(self) -> dict[bytes, str]:
+        """Return the topics that apps have used, by the cluster's ids of them."""
+        ...
+
+    async def indexed(self) -> dict[tuple[bytes, int], int]:
+        """Return the first offset of each partition that is not indexed yet."""
+        ...
+
+    async def claims(self) -> list[Claim]:
+        """Return what is noted as claimed, of all subscriptions."""
+        ...
+
+    async def counts(self, topic_id: bytes, bounds: Sequence[Bound]) -> list[int]:
+        """Return how many events of a topic lie within each of several bounds: all but copies."""
+        ...
+
+    async def between(self, low: bytes, high: bytes, limit: int) -> list[tuple[bytes, Place]]:
+        """Return the ids from one to another, with where they lie."""
+        ...
+
+    async def chain(self, root: bytes, limit: int) -> list[tuple[bytes, Place]]:
+        """Return the events of a chain with where they lie, causes before effects."""
+        ...
+
+    async def firsts(self, topic_id: bytes, partition: int, ids: Sequence[bytes]) -> dict[bytes, First]:
+        """Return where ids were seen first in a partition; one that is not there is left out."""
+        ...
+
+    async def ids(self, topic_id: bytes, partition: int, after: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """Return the ids of a partition after one, with their offsets, in the order of ids."""
+        ...
+
+    async def forget(self, lows: Mapping[tuple[bytes, int], int]) -> None:
+        """Drop the first positions that the log can give back: at and above an offset of each partition.
+
+        A partition that is not named is forgotten as a whole.
+        """
+        ...
+
+
 class Index(Protocol):
     """A database beside a log, shared by all processes that work on it."""
 
     #: For people: the address without secrets.
     address: str
 
-    async def open(self) -> None:
-        """Connect, and make the tables where they are missing; raises the `JournalError` family."""
+    async def open(self, *, make: bool = True) -> None:
+        """Connect, and make the tables where they are missing; raises the `JournalError` family.
+
+        Without ``make`` an index that is not there is `IndexMissing`.
+        """
+        ...
+
+    @property
+    def view(self) -> View:
+        """The whole of the index."""
         ...
 
     async def close(self) -> None:

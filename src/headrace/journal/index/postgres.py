@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace import errors
+from headrace.journal.index.postgres_view import PostgresView
 from headrace.journal.index.session import (
     LOCK_MS_MAX,
     SILENT_MS_MAX,
@@ -33,9 +34,12 @@ class PostgresIndex:
         self._session = Session(url, self._prepare)
         self.address = self._session.address
         self._clock, self._faults = clock, faults
+        self._make = True
+        self.view = PostgresView(self._session)
 
-    async def open(self) -> None:
+    async def open(self, *, make: bool = True) -> None:
         """Connect, and make the tables where they are missing."""
+        self._make = make
         await self._session.open()
 
     async def close(self) -> None:
@@ -46,6 +50,8 @@ class PostgresIndex:
         """Set the bounds of a new connection and see that the tables are there, in a form that is known."""
         await fetched(db, _QUERIES.bounds, (str(STATEMENT_MS_MAX), str(LOCK_MS_MAX), str(SILENT_MS_MAX)))
         if not (await fetched(db, _QUERIES.meta_there))[0][0]:
+            if not self._make:
+                raise errors.IndexMissing(path=self.address)
             async with db.transaction():
                 await fetched(db, _QUERIES.schema_alone)
                 if not (await fetched(db, _QUERIES.meta_there))[0][0]:  # nobody was quicker

@@ -31,7 +31,7 @@ SELECT topic, partition, seq, root, depth FROM headrace_first JOIN headrace_plac
 WHERE event = %s ORDER BY topic, partition;
 -- name: firsts_drop
 -- Forget all ids and up to where anything is indexed; places first, as a look has them first.
-TRUNCATE headrace_place, headrace_first;
+TRUNCATE headrace_place, headrace_first, headrace_conflict;
 
 -- name: claims
 -- What is in hand.

@@ -24,6 +24,12 @@ CREATE TABLE headrace_first (
     PRIMARY KEY (event, place)
 );
 
+-- Records whose id other content has taken in their partition.
+CREATE TABLE headrace_conflict (place integer NOT NULL, seq bigint NOT NULL, PRIMARY KEY (place, seq));
+
+-- The topics that apps have used, by the cluster's ids.
+CREATE TABLE headrace_topic (id uuid PRIMARY KEY, name text NOT NULL);
+
 -- What workers have in hand: offsets from "after" up to, but not with, "upto".
 CREATE TABLE headrace_claim (
     subscription text NOT NULL,
@@ -132,6 +138,15 @@ BEGIN
         WHERE found.seq >= place.upto
         ORDER BY found.event, found.seq ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS added = ROW_COUNT;
+
+        IF added < cardinality(r_events) THEN
+            INSERT INTO headrace_conflict (place, seq) SELECT place.id, found.seq
+            FROM unnest(r_partitions, r_events, r_seqs, r_contents) AS found (partition, event, seq, content)
+            JOIN headrace_place AS place ON place.topic = asked_topic AND place.partition = found.partition
+            JOIN headrace_first AS first ON first.event = found.event AND first.place = place.id
+            WHERE found.seq >= place.upto AND first.seq <> found.seq AND first.content <> found.content
+            ON CONFLICT DO NOTHING;
+        END IF;
 
         UPDATE headrace_place AS place SET upto = asked.upto
         FROM unnest(partitions, uptos) AS asked (partition, upto)

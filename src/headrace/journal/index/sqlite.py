@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from headrace import errors
 from headrace.journal.connection import Connection, Disk
-from headrace.journal.file import Form
+from headrace.journal.file import Form, exists
+from headrace.journal.index.sqlite_view import SqliteView
 from headrace.journal.index.stretches import ordered
 from headrace.journal.queries import load
 from headrace.ports import Chance, Clock, Faults
@@ -33,6 +34,7 @@ class SqliteIndex:
         self._clock, self._chance, self._faults = clock, chance, faults
         self._connection: Connection | None = None
         self._queries: Any = load("index/sqlite.sql")
+        self.view = SqliteView(path, self._db)
 
     def _db(self) -> Connection:
         if self._connection is None:
@@ -40,8 +42,10 @@ class SqliteIndex:
         self._connection.check_process()
         return self._connection
 
-    async def open(self) -> None:
+    async def open(self, *, make: bool = True) -> None:
         """Open the file, which is made where it is missing."""
+        if not make and not exists(self.address):
+            raise errors.IndexMissing(path=self.address)
         if self._connection is None:
             # Nobody waits for the disk: all of it can be made again.
             self._connection = Connection(
@@ -90,6 +94,8 @@ class SqliteIndex:
         parts = [part if part.number else self._begin(db, part) for part in parts]
         asked = sum(len(part.stretch.records) for part in parts)
         copies = self._copies(db, parts) if self._add(db, parts) < asked else {}
+        if copies:
+            db.many(self._queries.conflict_add, _conflicts(parts, copies))
         if not claims:
             return Looked(copies, None)
         refused = [one.partition for one in claims if db.row(self._queries.claim_put, one) is None]
@@ -131,7 +137,7 @@ class SqliteIndex:
     async def forget(self) -> None:
         """Drop the first positions; claims, attempts and versions stay."""
         db = self._db()
-        drops = (self._queries.firsts_drop, self._queries.places_drop)
+        drops = (self._queries.firsts_drop, self._queries.conflicts_drop, self._queries.places_drop)
         await db.write(lambda: [db.ex(drop) for drop in drops], disk=Disk.LATER, tell=False)
 
     # --- claims and attempts ------------------------------------------------------------------
@@ -202,3 +208,14 @@ class SqliteIndex:
 
     def _active(self, db: Connection, handler: str) -> Active:
         return Active(*db.row(self._queries.active, (handler,)))
+
+
+def _conflicts(parts: Iterable[_Part], copies: dict[tuple[int, int], First]) -> list[tuple[int, int]]:
+    """Return the records (partition's number, offset), new to the index, whose id other content has taken."""
+    found: list[tuple[int, int]] = []
+    for stretch, number, indexed in parts:
+        for one in stretch.records:
+            first = copies.get((stretch.partition, one.offset))
+            if first is not None and first.content != one.content and one.offset >= indexed:
+                found.append((number, one.offset))
+    return found

@@ -26,6 +26,12 @@ WHERE event = ? ORDER BY topic, partition;
 -- name: firsts_drop
 -- Forget all ids.
 DELETE FROM first;
+-- name: conflict_add
+-- Note a record whose id other content has taken.
+INSERT OR IGNORE INTO conflict (place, seq) VALUES (?, ?);
+-- name: conflicts_drop
+-- Forget those records.
+DELETE FROM conflict;
 -- name: changes
 -- How many rows this connection has written so far: what an insert left out does not count.
 SELECT total_changes();

@@ -22,6 +22,12 @@ CREATE TABLE first (
     PRIMARY KEY (event, place)
 ) WITHOUT ROWID, STRICT;
 
+-- Records whose id other content has taken in their partition.
+CREATE TABLE conflict (place INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (place, seq)) WITHOUT ROWID, STRICT;
+
+-- The topics that apps have used, by the cluster's ids.
+CREATE TABLE topic (id BLOB PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID, STRICT;
+
 -- What workers have in hand: offsets from "after" up to, but not with, "upto".
 CREATE TABLE claim (
     subscription TEXT NOT NULL,

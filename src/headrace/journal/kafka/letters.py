@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.journal.kafka.log import Log
-from headrace.journal.letters import UNDECIDED, Filter, Letter
-from headrace.journal.redrive import Decided
+from headrace.ports.look import UNDECIDED, Decided, Filter, Letter
 
 
 async def letters(log: Log, wanted: Filter = UNDECIDED) -> list[Letter]:
