@@ -60,7 +60,8 @@ class Fetcher:
         self._consumer.assign([where])
         try:
             while True:
-                for message in self._consumer.consume(_BURST, _POLL_S):
+                first = self._consumer.consume(1, _POLL_S)  # one is waited for, the others are there
+                for message in first + (self._consumer.consume(_BURST, 0) if first else []):
                     error = message.error()
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library names it so
                         raise coded(error, self._address)
