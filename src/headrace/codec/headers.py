@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from uuid import UUID
 
-from headrace.event.envelope import Head, Stamp, parse_traceparent
-from headrace.event.lineage import ID_CHARS_MAX, foreign_id, id_at, text_of
+from headrace.event.envelope import Head, Stamp, Trace, parse_traceparent
+from headrace.event.lineage import ID_BYTES, ID_CHARS_MAX, foreign_id, id_at, text_of
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -128,34 +128,63 @@ def read_record(record: Record, default: Stamp) -> Found:
 
     Raises `ValueError`, with the name of the header, for one that cannot be what it says it is.
     """
-    given = {name: value for name, value in record.headers if value is not None}
-    reader = _Reader(given)
-    stamp = _stamp(reader, default)
+    given: dict[str, bytes | None] = dict(record.headers)
+    if None in given.values():
+        given = {name: value for name, value in given.items() if value is not None}
+    return _found(record, cast("dict[str, bytes]", given), default)
+
+
+def _found(record: Record, given: dict[str, bytes], default: Stamp) -> Found:
+    """Hot path: what is as we write it is read by position, all else by `_Reader`, which names faults."""
+    get, reader = given.get, _Reader(given)
+    schema = get("ce_schemaversion")
+    stamp = _stamp(
+        get("ce_type"), get("ce_source"), schema, get("content-type"), get("ce_handler"), get("ce_model"),
+        default,
+    )  # fmt: skip
+    event_id = _plain_id(get("ce_id")) or _event_id(reader, record, stamp.source)
     trace = parse_traceparent(reader.text("traceparent"), reader.text("tracestate"))
-    event_id = _event_id(reader, record, stamp.source)
+    if trace is None:  # an event without a trace begins one that every reader finds alike
+        trace = Trace(event_id, event_id[8:], 0)
+    cause, root, hashed = get("ce_parentids"), get("ce_causalityid"), get("ce_inputhash")
+    parent = _plain_id(cause)
+    # By position, in the order of `Head`: names cost as much again.
     head = Head(
-        stamp=0,
-        parents=tuple(_uuid("ce_parentids", word) for word in reader.words("ce_parentids")),
-        root=reader.id("ce_causalityid"),
-        # Without a trace of its own an event begins one that every reader finds alike.
-        trace=trace.trace if trace else event_id,
-        span=trace.span if trace else event_id[8:],
-        flags=trace.flags if trace else 0,
-        input_hash=reader.hash("ce_inputhash"),
-        time_us=reader.time("ce_time", record.time_ms * 1000),
-        principal=reader.text("ce_principal") or f"kafka:{record.topic}",
-        key=_key(record.key),
-        confidence=reader.fraction("ce_confidence"),
-        lane=reader.number("ce_lane", None),
-        tracestate=trace.state if trace else "",
-        headers=_user_headers(given),
+        0,
+        (parent,) if parent else _parents(reader) if cause else (),
+        (_plain_id(root) or reader.id("ce_causalityid")) if root else b"",
+        trace.trace,
+        trace.span,
+        trace.flags,
+        reader.hash("ce_inputhash") if hashed else b"",
+        _plain_time(get("ce_time")) or reader.time("ce_time", record.time_ms * 1000),
+        reader.text("ce_principal") or f"kafka:{record.topic}",
+        _key(record.key),
+        reader.fraction("ce_confidence") if "ce_confidence" in given else None,
+        reader.number("ce_lane", None) if "ce_lane" in given else None,
+        trace.state,
+        None if given.keys() <= _OWN else _user_headers(given),
     )
-    foreign = "ce_schemaversion" not in given
+    foreign = schema is None
     depth = reader.number("ce_depth", 0) or 0
     return Found(event_id, depth, head, stamp, _body(record.value, foreign=foreign), foreign)
 
 
-def _stamp(reader: _Reader, default: Stamp) -> Stamp:
+@lru_cache(maxsize=1_024)  # a topic has a few: one for each version of each handler that writes to it
+def _stamp(
+    kind: bytes | None,
+    source: bytes | None,
+    schema: bytes | None,
+    content_type: bytes | None,
+    handler: bytes | None,
+    model: bytes | None,
+    default: Stamp,
+) -> Stamp:
+    given = {
+        "ce_type": kind, "ce_source": source, "ce_schemaversion": schema, "content-type": content_type,
+        "ce_handler": handler, "ce_model": model,
+    }  # fmt: skip
+    reader = _Reader({name: value for name, value in given.items() if value is not None})
     return Stamp(
         reader.text("ce_type") or default.type,
         reader.text("ce_source") or default.source,
@@ -164,6 +193,42 @@ def _stamp(reader: _Reader, default: Stamp) -> Stamp:
         reader.text("ce_handler") or None,
         reader.text("ce_model") or None,
     )
+
+
+#: An id and a time as text, and the bytes that stand in them.
+_ID_CHARS, _TIME_CHARS = 36, 27
+_DASH, _DOT, _ZULU = b"-.Z"
+
+
+def _plain_id(raw: bytes | None) -> bytes | None:
+    """Return a UUID that stands alone in the usual form; ``None`` for all else."""
+    if raw is None or len(raw) != _ID_CHARS or not raw[8] == raw[13] == raw[18] == raw[23] == _DASH:
+        return None
+    try:
+        found = bytes.fromhex(raw.replace(b"-", b"").decode())
+    except ValueError:
+        return None
+    return found if len(found) == ID_BYTES else None
+
+
+def _plain_time(raw: bytes | None) -> int | None:
+    """Return a time in the form in which we write it (microseconds since 1970); ``None`` for all else."""
+    if raw is None or len(raw) != _TIME_CHARS or raw[19] != _DOT or raw[26] != _ZULU:
+        return None
+    seconds, fraction = _seconds(raw[:19]), raw[20:26]
+    return seconds * 1_000_000 + int(fraction) if seconds is not None and fraction.isdigit() else None
+
+
+@lru_cache(maxsize=64)
+def _seconds(raw: bytes) -> int | None:
+    """Return the seconds since 1970; records of one second come one after the other."""
+    found = _RFC3339.fullmatch(raw.decode(errors="replace") + "Z")
+    moment = None if found is None else _moment(found[1], found[3])
+    return None if moment is None else (moment - _EPOCH) // timedelta(seconds=1)
+
+
+def _parents(reader: _Reader) -> tuple[bytes, ...]:
+    return tuple(_uuid("ce_parentids", word) for word in reader.words("ce_parentids"))
 
 
 def _event_id(reader: _Reader, record: Record, source: str) -> bytes:
@@ -217,7 +282,9 @@ class _Reader:
 
     def text(self, name: str) -> str:
         """Return text, empty where there is none."""
-        value = self._given.get(name, b"")
+        value = self._given.get(name)
+        if not value:
+            return ""
         try:
             text = value.decode()
         except UnicodeDecodeError:

@@ -137,7 +137,7 @@ class Rows:
 def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
     """Return the headers of a record, in order."""
     given: Any = message.headers()
-    return [(name, _bytes(value)) for name, value in given or ()]
+    return given or []
 
 
 def _bytes(value: Any) -> bytes | None:
