@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 #: Offsets of other partitions that a successor may have to read again.
 SKIP_STORED = 10_000
+#: What is finished waits at most this long for the rest of its batch before it is committed.
+SETTLE_AFTER_MS = 10.0
 #: Looks of one claim that may bring only events whose keys wait, before it ends and is repeated.
 LOOKS_MAX = 16
 #: How soon to look again at what is due but was not taken.
@@ -34,6 +36,9 @@ DUE_LOOK_S = 0.005
 
 class SqliteConsumer:
     """Claims events of the partitions it leases and commits what they came to."""
+
+    claims_apart = False  # one write lock, one flush for both
+    settle_after_ms = SETTLE_AFTER_MS
 
     def __init__(
         self, db: Connection, worker: int, subscription: Subscription, audience: set[SqliteConsumer]

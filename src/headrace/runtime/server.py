@@ -32,8 +32,6 @@ _log = logging.getLogger("headrace.worker")
 CLAIM_MAX = 512
 #: Events in hand of one handler, when most of them stand in line behind few keys.
 ALOFT_MAX = 4 * CLAIM_MAX
-#: What is finished waits at most this long for the rest of its batch before it is committed.
-SETTLE_AFTER_MS = 10.0
 #: How often a server with much in flight looks whether what has ended may be committed.
 PACE_MS = 1.0
 #: So soon again a server with many events in hand, but free slots, looks for events of other keys.
@@ -88,6 +86,7 @@ class Server:
         self._where, self._concurrency = shared.where, handler.concurrency
         self._deadline = DeadlineWatch(pipeline, clock, handler.deadline_ms)
         self._flights: list[Flight] = []
+        self._settle_after_ms = consumer.settle_after_ms
         self._claimed: deque[tuple[Batch, Serving]] = deque()
         self._window = CLAIM_MAX
         self._stopping = False
@@ -134,16 +133,26 @@ class Server:
         await self._keep_house()
         crowded = 2 * self._aloft() > self._window
         progressed = await self._launch()
+        if self.consumer.claims_apart:
+            progressed |= await self._claim(crowded=crowded)
         # With much in flight, batches that end one after the other share a transaction, and with it a flush.
-        if not crowded or self._every("settle", SETTLE_AFTER_MS):
+        if not crowded or self._every("settle", self._settle_after_ms):
             progressed |= await self._land_ripe()
-        # With much in flight a transaction for each small batch would leave no time for handlers; with
-        # little in flight nothing waits.
-        pause_ms = HUNGRY_MS if self.pipeline.hungry() else SETTLE_AFTER_MS
-        if self._may_take() and (not crowded or self._every("take", pause_ms)):
-            progressed |= await self._take()
-        progressed |= await self._launch()
+        if not self.consumer.claims_apart:
+            progressed |= await self._claim(crowded=crowded)
         return progressed
+
+    async def _claim(self, *, crowded: bool) -> bool:
+        """Take more and start it.
+
+        With much in flight a transaction for each small batch would leave no time for handlers; with little
+        in flight nothing waits.
+        """
+        progressed = False
+        pause_ms = HUNGRY_MS if self.pipeline.hungry() else self._settle_after_ms
+        if self._may_take() and (not crowded or self._every("take", pause_ms)):
+            progressed = await self._take()
+        return await self._launch() or progressed
 
     def _may_take(self) -> bool:
         free = not (self._claimed or self._quiet.suspects)
@@ -200,7 +209,7 @@ class Server:
         if len(self._flights) > 1 and any(not flight.left for flight in self._flights):
             patience = min(patience, PACE_MS / 1000)
         if self._flights or self._claimed:
-            patience = min(patience, SETTLE_AFTER_MS / 1000)
+            patience = min(patience, self._settle_after_ms / 1000)
         if self._flights and self.pipeline.hungry():
             patience = min(patience, HUNGRY_MS / 1000) if self._found else patience
         return patience
@@ -271,7 +280,7 @@ class Server:
             return False
         age_ms = (self._clock.boot_ns() - flight.started_ns) / 1e6
         # A first settlement also frees the partitions of slow events for events of other keys.
-        return age_ms >= SETTLE_AFTER_MS and (flight.finished() > 0 or not flight.landed)
+        return age_ms >= self._settle_after_ms and (flight.finished() > 0 or not flight.landed)
 
     async def _land(self, landings: list[Landing]) -> None:
         """Commit what flights have come to, and claim the next batch, in one transaction."""
@@ -288,7 +297,8 @@ class Server:
 
     def _next_limit(self) -> int:
         """Return how much to claim together with an outcome."""
-        return 0 if self._quiet.suspects or self._stopping or self._claimed else self._room()
+        stays = self.consumer.claims_apart or self._quiet.suspects or self._stopping or self._claimed
+        return 0 if stays else self._room()
 
     def _landed(self, landing: Landing, settled: Settled) -> None:
         """Take note of a committed outcome."""
@@ -358,7 +368,7 @@ class Server:
         deadline = self._clock.boot_ns() + int(grace_s * 1e9)
         while self._flights and self.pipeline.slots and self._clock.boot_ns() < deadline:
             self._watch_deadlines()  # a stop gives nobody more time than the handler's own deadline
-            await self._clock.sleep(SETTLE_AFTER_MS / 1000)
+            await self._clock.sleep(self._settle_after_ms / 1000)
         await self.pipeline.cancel()
         for batch, serving in self._claimed:  # claimed, but not begun
             self._flights.append(self.pipeline.flight(serving.plan, batch, serving.gather))

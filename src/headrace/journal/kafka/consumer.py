@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
 
 from confluent_kafka import TopicPartition
 
@@ -13,6 +12,7 @@ from headrace import errors
 from headrace.codec.ledger import POSITION, Range, write_position
 from headrace.event.lineage import text_of
 from headrace.journal.held import Open
+from headrace.journal.kafka.ahead import Ahead, Chosen
 from headrace.journal.kafka.decisions import Plan
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import (
@@ -40,8 +40,10 @@ from headrace.ports import (
     Subscription,
     VersionInfo,
 )
-from headrace.ports.index import Claim, First, Stretch, Tried
+from headrace.ports.index import Claim, Tried
 
+#: A transaction takes some milliseconds, however little is in it: what is finished waits longer for the rest.
+SETTLE_AFTER_MS = 30.0
 #: How soon to look again at what is due but was not taken.
 DUE_LOOK_S = 0.005
 
@@ -49,11 +51,15 @@ DUE_LOOK_S = 0.005
 class KafkaConsumer:
     """Claims events of the partitions assigned to it and commits what they came to."""
 
+    claims_apart = True
+    settle_after_ms = SETTLE_AFTER_MS
+
     def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, *, latest: bool) -> None:
         self._log, self._index, self._clock = log, log.index, log.clock
         self._owner, self._subscription = worker.name, subscription
         self._handler, self._topic = subscription.handler, subscription.topic
         self._share = Share(log, worker, subscription, latest=latest)
+        self._ahead = Ahead(log, subscription.handler, subscription.topic, self._share)
         topic_id = log.found(self._topic).topic_id
         self._origin = Origin(self._handler, self._topic.name, topic_id, log.stamps)
 
@@ -73,6 +79,7 @@ class KafkaConsumer:
     async def release(self) -> int:
         """Leave the group; what was in hand has been settled before."""
         count = self.held()
+        self._ahead.stop()
         await self._share.leave()
         return count
 
@@ -132,17 +139,11 @@ class KafkaConsumer:
         return Batch(self._subscription.id, version, rows, attempts, alone, Token(epochs, fresh=False))
 
     async def _take_new(self, limit: int, version: VersionInfo) -> Batch | None:
-        found: dict[int, tuple[Part, list[Reading]]] = {}
-        for tp, part in self._share.parts.items():
-            if limit <= 0:
-                break
-            if part.ready and part.waiting and may_take(part.held):
-                readings = list(islice(part.waiting, limit))
-                found[tp] = part, readings
-                limit -= len(readings)
+        await self._ahead.ended()
+        found = self._ahead.choose(limit)
         if not found:
             return None
-        copies = await self._look(found, version)
+        await self._look(found, version)
         if not found:
             return None
         rows: list[Row] = []
@@ -150,7 +151,7 @@ class KafkaConsumer:
         for tp, (part, readings) in found.items():
             if self._share.parts.get(tp) is not part:
                 continue  # given up meanwhile
-            free = self._claim(part, readings, copies, version)
+            free = self._claim(part, readings, version)
             if free:
                 epochs[tp] = part.held.epoch
                 rows += free
@@ -162,33 +163,35 @@ class KafkaConsumer:
             )
             self._share.woken.set()
             return None
+        self._ahead.begin()
         return Batch(self._subscription.id, version, rows, token=Token(epochs, fresh=True))
 
-    async def _look(
-        self, found: dict[int, tuple[Part, list[Reading]]], version: VersionInfo
-    ) -> dict[tuple[int, int], First]:
-        """Index what is to be claimed, note the claims, and return which records are copies."""
-        topic_id = self._log.found(self._topic).topic_id
-        stretches, claims = list[Stretch](), list[Claim]()
-        for part, readings in found.values():
-            after, upto = offset_of(part.held.high) + 1, offset_of(readings[-1].row[0]) + 1
-            seen = [one.seen for one in readings]
-            stretches.append(Stretch(topic_id, part.partition, after, upto, seen))
-            claims.append(Claim(self._handler, part.partition, after, upto, self._owner))
+    async def _look(self, found: Chosen, version: VersionInfo) -> None:
+        """Note what is to be claimed, and index what of it the index has not looked at yet."""
+        claims = [
+            Claim(
+                self._handler,
+                part.partition,
+                offset_of(part.held.high) + 1,
+                offset_of(readings[-1].row[0]) + 1,
+                self._owner,
+            )
+            for part, readings in found.values()
+        ]
+        stretches = self._ahead.stretches(found)
         looked = await self._log.look(self._handler, self._topic, stretches, claims)
         self._check(looked.active, version)
+        self._ahead.note(found, looked)
         for tp, (part, _) in list(found.items() if looked.refused else ()):
             if part.partition in looked.refused:
                 # One who had it before was so slow that it took it over after us: once more, it is ours.
                 del found[tp]
                 await self._share.take_over(part)
-        return looked.copies
 
     def _claim(
         self,
         part: Part,
         readings: list[Reading],
-        copies: dict[tuple[int, int], First],
         version: VersionInfo,
     ) -> list[Row]:
         """Move the position over records; return those that are to be run."""
@@ -197,8 +200,7 @@ class KafkaConsumer:
         if not part.ranges or part.ranges[-1].version != version.name:
             part.ranges.append(Range(offset_of(held.high), version.name))
         for row, seen in readings:
-            part.waiting.popleft()
-            first = copies.get((part.partition, seen.offset))
+            first = part.waiting.pop()
             if first is not None and first.content == seen.content:
                 continue  # a copy: handled, or being handled, where it was first
             part.taken += 1
@@ -329,7 +331,7 @@ class KafkaConsumer:
         """Return whether `take` may find something at once."""
         parts = self._share.parts.values()
         return any(
-            part.ready and (part.asked or part.changed or (part.waiting and may_take(part.held)))
+            part.ready and (part.asked or part.changed or (part.waiting.records and may_take(part.held)))
             for part in parts
         )
 

@@ -11,6 +11,26 @@ from headrace.codec.ledger import OpenEntry, Position, Range
 from headrace.journal.held import Held, Open
 from headrace.journal.kafka.rows import Reading, number_of, offset_of
 from headrace.ports import Clock, DeadLetter, Row
+from headrace.ports.index import First
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Records of a partition that were fetched and not claimed yet."""
+
+    #: In order.
+    records: deque[Reading] = field(default_factory=deque[Reading])
+    #: The index has looked at so many of them; up to this offset.
+    looked: int = 0
+    upto: int = 0
+    #: Where their ids were seen first, for those that are not the first themselves.
+    copies: dict[int, First] = field(default_factory=dict[int, First])
+
+    def pop(self) -> First | None:
+        """Take the first record; return where its id was seen first, if that was not here."""
+        reading = self.records.popleft()
+        self.looked = max(0, self.looked - 1)
+        return self.copies.pop(reading.seen.offset, None) if self.copies else None
 
 
 @dataclass(slots=True)
@@ -32,8 +52,7 @@ class Part:
     ready: bool = False
     #: Up to this offset events were in the hand of an owner that died: they come back as suspects.
     suspect_upto: int = 0
-    #: Records that were fetched and not claimed yet, in order.
-    waiting: deque[Reading] = field(default_factory=deque[Reading])
+    waiting: Fetched = field(default_factory=Fetched)
     #: Dead letters that no handler has made (conflicts, what retention has eaten), for the next transaction.
     buried: list[DeadLetter] = field(default_factory=list[DeadLetter])
     #: Has something changed that is to be written down without an outcome?

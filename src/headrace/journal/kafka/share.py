@@ -102,7 +102,7 @@ class Share:
     def see_room(self) -> None:
         """Have partitions paused while too much waits."""
         if self.poller is not None:
-            self.poller.full = sum(len(part.waiting) for part in self.parts.values()) > WAITING_MAX
+            self.poller.full = sum(len(part.waiting.records) for part in self.parts.values()) > WAITING_MAX
 
     # --- told by the thread -------------------------------------------------------------------
 
@@ -225,6 +225,6 @@ class Share:
             reading = self._rows.read(message)
             part = self.parts.get(reading.row[1])
             if part is not None and reading.row[0] > part.held.high:
-                part.waiting.append(reading)
+                part.waiting.records.append(reading)
         self.see_room()
         self.woken.set()
