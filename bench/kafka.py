@@ -3,8 +3,8 @@
 * ``bare``: a transactional loop on confluent-kafka, up to 500 records a transaction, ``retry.backoff.ms=1``.
 * ``bare_with_index``: the same, with the first position of each event noted in PostgreSQL before.
 * ``headrace``: exactly once per model version, index in PostgreSQL.
-* ``faststream``: an ordinary handler of FastStream, at least once; ``faststream_batched``: one that is given up
-  to 64 records at a time and publishes their results together.
+* ``faststream``: an ordinary handler of FastStream, at least once.
+* ``faststream_batched``: one that is given up to 64 records at a time and publishes their results together.
 
 Every side works in one process on a topic of its own with the same records, beside one broker; the sides take
 turns.  The figure is that of the records in the sink, by the broker's own times, without the first tenth.

@@ -24,8 +24,8 @@ from headrace.ports.values import (
 class Consumer(Protocol):
     """One worker's share of one subscription."""
 
-    #: Do claims have nothing to gain from the transaction of an outcome?  Then the next batch is claimed before
-    #: the last one is written, so that handlers have something to do meanwhile.
+    #: Do claims gain nothing from the transaction of an outcome?  Then the next batch is claimed before the
+    #: last one is written, so that handlers have something to do meanwhile.
     claims_apart: bool
     #: What is finished waits at most this long for the rest of its batch before it is committed.
     settle_after_ms: float

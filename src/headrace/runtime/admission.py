@@ -111,7 +111,7 @@ class Admission:
     def _ids(flight: Flight, rows: list[Row]) -> Iterable[bytes]:
         """Return for each event the id of the first that follows from it."""
         first = flight.plan.derivation.first
-        if flight.plan.handler.wants or not flight.plan.emissions:
+        if flight.plan.hot[3] is None or not flight.plan.emissions:
             return repeat(b"")
         return [first(row[2]) for row in rows]
 

@@ -39,8 +39,9 @@ class Caller:
         ask: Ask | None = None
         ctx: Context | None = None
         if "model" in wants:
-            assert flight.gather is not None, "a worker takes nothing without its model"
-            ask = Ask(flight.gather) if plan.handler.is_async else AskFromThread(flight.gather, self._loop)
+            ask = flight.ask()
+            if not plan.handler.is_async:
+                ask = AskFromThread(ask.gather, self._loop)
             given[wants["model"]] = ask
         if "ctx" in wants:
             ctx = given[wants["ctx"]] = self._context(flight, row, head)
@@ -57,6 +58,18 @@ class Caller:
             return envelope_of(row[2], row[4], head, self._stamps[head.stamp], place)
 
         return Context(plan.handler.name, key, flight.attempt_of(row).number, made)
+
+
+def derive_one(
+    plan: Plan, row: Row, head: Head, span: bytes, value: Any, event_id: bytes, confidence: float | None
+) -> Any:
+    """Return what follows from one value: nothing, one row of the journal, or a list of them."""
+    if value is None:
+        return None
+    emission = plan.emissions.get(value.__class__)
+    if emission is not None:
+        return emission.derive(row, head, span, value, event_id, confidence)
+    return derive_all(plan, row, head, span, each(value), confidence)
 
 
 def derive_all(

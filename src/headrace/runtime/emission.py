@@ -44,7 +44,7 @@ class Emission:
 
     contract: Contract
     derive: Derive
-    #: No code of the user's is in it: it may be done later, for it fails for good or not at all.
+    #: May it be done later, on the loop?  No code of the user's is in it: it fails for good or not at all.
     later: bool
 
 
@@ -54,6 +54,8 @@ def emission(
     topic: TopicInfo,
     journal: Journal,
     origin: Origin,
+    *,
+    later: bool,
 ) -> Emission:
     """Return the emission of a class.
 
@@ -107,4 +109,4 @@ def emission(
         )
         return write(place, event_id, row[3], depth, child, body)
 
-    return Emission(contract, derive, later=contract.flat)
+    return Emission(contract, derive, later=later and contract.flat)

@@ -12,7 +12,7 @@ from headrace.event.contract import Event
 from headrace.event.envelope import Head, Stamp
 from headrace.gate.retry import Dead, RetryPolicy, decide
 from headrace.ports import FIRST_ATTEMPT, Attempt, Batch, DeadLetter, OpenState, Outcome, Row, Waiting
-from headrace.runtime.gather import Gather
+from headrace.runtime.gather import Ask, Gather
 from headrace.runtime.plan import Plan
 
 #: Lines of an earlier attempt's error kept with an event, and the size of a traceback in a dead letter.
@@ -39,8 +39,8 @@ class Flight:
     #: Events that no outcome names yet.
     left: int = 0
     outcome: Outcome = field(default_factory=Outcome)
-    #: What handlers returned and is still to be derived: emission, row, head, span, value, id.
-    returned: list[tuple[Any, Row, Head, bytes, Any, bytes]] = field(default_factory=list[Any])
+    #: What handlers returned and is still to be derived: emission, row, head, span, value, id, confidence.
+    returned: list[tuple[Any, Row, Head, bytes, Any, bytes, float | None]] = field(default_factory=list[Any])
     #: When its walkers had their first turn, on the boot clock; 0 = they had none yet.
     started_ns: int = 0
     #: Was there a first settlement?
@@ -51,6 +51,11 @@ class Flight:
     def begin(self, now_ns: Callable[[], int]) -> None:
         """Note that the walkers have had their first turn."""
         self.started_ns = now_ns()
+
+    def ask(self) -> Ask:
+        """Return the model as one call of an async handler gets it."""
+        assert self.gather is not None, "a worker takes nothing without its model"
+        return Ask(self.gather)
 
     def attempt_of(self, row: Row) -> Attempt:
         """Return how often the event has been tried, this time included."""
@@ -68,9 +73,9 @@ class Flight:
         returned, self.returned = self.returned, []
         outcome = self.outcome
         done, emitted, causes = outcome.done.append, outcome.emitted.append, outcome.causes.append
-        for emission, row, head, span, value, event_id in returned:
+        for emission, row, head, span, value, event_id, confidence in returned:
             try:
-                made = emission.derive(row, head, span, value, event_id, None)
+                made = emission.derive(row, head, span, value, event_id, confidence)
             except Exception as fault:  # noqa: BLE001 - it is this event's alone, whatever it is
                 kind = stamps[head.stamp].type
                 refused = isinstance(fault, errors.HeadraceError)

@@ -152,22 +152,31 @@ def _checked(model: LoadedModel, inputs: list[object]) -> list[Any]:
 class Ask:
     """The ``model`` of one handler call: passes inputs on and remembers the confidence."""
 
-    __slots__ = ("_gather", "confidence")
+    __slots__ = ("confidence", "gather")
 
     def __init__(self, gather: Gather) -> None:
-        self._gather = gather
+        self.gather = gather
         #: The lowest confidence of the results so far.
         self.confidence: float | None = None
 
     async def __call__(self, value: object) -> Any:
         """Return the model's result for one input."""
-        return self._noted(await self._gather(value))
+        return self._noted(await self.gather(value))
 
     def _noted(self, result: Any) -> Any:
         found = getattr(result, "confidence", None)
         if found is not None and (self.confidence is None or found < self.confidence):
             self.confidence = float(found)
         return result
+
+
+class _NothingAsked:
+    """Stands for the `Ask` of a handler without a model."""
+
+    confidence: float | None = None
+
+
+NOTHING_ASKED = _NothingAsked()
 
 
 class AskFromThread(Ask):
@@ -184,4 +193,4 @@ class AskFromThread(Ask):
         return self._noted(asyncio.run_coroutine_threadsafe(self._one(value), self._loop).result())
 
     async def _one(self, value: object) -> Any:
-        return await self._gather(value)
+        return await self.gather(value)

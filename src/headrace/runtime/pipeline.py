@@ -20,9 +20,9 @@ from headrace import errors
 from headrace.event.envelope import Head
 from headrace.ports import Batch, Journal, NoFaults, OpenState, Row, World
 from headrace.runtime.admission import Admission
-from headrace.runtime.call import Caller, derive_all, each
+from headrace.runtime.call import Caller, derive_one
 from headrace.runtime.flight import LATER, Flight, Landing, Line
-from headrace.runtime.gather import Gather
+from headrace.runtime.gather import NOTHING_ASKED, Gather
 from headrace.runtime.lines import Lines
 from headrace.runtime.plan import Plan
 from headrace.runtime.slot import Slot, changed, drive
@@ -109,7 +109,9 @@ class Pipeline:
                 slot.task = self._loop.create_task(self._walk(slot), context=self._context.copy())
                 slot.task.add_done_callback(partial(self._gone, slot))
             else:
-                job = self._loop.run_in_executor(self._threads, drive, self._context.copy(), self._walk(slot))
+                job = self._loop.run_in_executor(
+                    self._threads, drive, slot, self._context.copy(), self._walk(slot)
+                )
                 job.add_done_callback(partial(self._gone, slot))
         # At full concurrency nothing is to be added; `_gone` looks again.
         if count > 0 and len(self.slots) < self._concurrency and not self._ramping:
@@ -149,11 +151,10 @@ class Pipeline:
     async def _walk(self, slot: Slot) -> None:  # noqa: C901, PLR0912, PLR0915 - one way, in one place
         """Take line after line and run its events; the one place where events meet handlers."""
         base = contextvars.copy_context()
-        slot.thread = threading.get_ident() if self._threads is not None else 0
         lines, at_fault, locked = self._lines, self._at_fault, self._threads is not None
         ready, by_key = lines.ready, lines.by_key
         made: Any = None  # nothing, one row of the journal, or a list of them
-        flight = call = decode = emission_of = simple = emission = value = made
+        flight = call = decode = emission_of = asks = ask = emission = value = made
         while ready:
             try:
                 line = ready.popleft()
@@ -164,7 +165,7 @@ class Pipeline:
                 whose, row, head, span, event, child_id = line[at]
                 if whose is not flight:  # the first one, or one of a later batch
                     flight = whose
-                    call, decode, emission_of, simple = flight.plan.hot
+                    call, decode, emission_of, asks = flight.plan.hot
                 at += 1
                 slot.at = at
                 if at_fault is not None:
@@ -172,17 +173,16 @@ class Pipeline:
                 try:
                     if event is None:
                         event = decode(row[6])
-                    if not simple:
+                    if asks is None:
                         made = await self._caller.call(flight, row, head, span, event)
-                    elif (value := await call(event)) is None:
-                        made = None
-                    elif (emission := emission_of(value.__class__)) is not None:
-                        if locked or not emission.later:
-                            made = emission.derive(row, head, span, value, child_id, None)
-                        else:  # with all others of the batch: see `Flight.derive`
-                            made = LATER
                     else:
-                        made = derive_all(flight.plan, row, head, span, each(value), None)
+                        ask = flight.ask() if asks else NOTHING_ASKED
+                        value = await (call(event, **{asks: ask}) if asks else call(event))
+                        emission = emission_of(value.__class__)
+                        if emission is not None and emission.later:
+                            made = LATER  # with all others of the batch: see `Flight.derive`
+                        else:
+                            made = derive_one(flight.plan, row, head, span, value, child_id, ask.confidence)
                 except BaseException as error:  # noqa: BLE001 - sorted out in one place
                     if not self._failed(slot, flight, row, head, error):
                         return
@@ -197,7 +197,7 @@ class Pipeline:
                     elif slot.abandoned:
                         return
                     elif made is LATER:
-                        flight.returned.append((emission, row, head, span, value, child_id))
+                        flight.returned.append((emission, row, head, span, value, child_id, ask.confidence))
                         flight.left -= 1
                         if not flight.left:
                             self._wake()

@@ -27,12 +27,13 @@ class Plan:
     derivation: Derivation
     #: How to emit each class: looked up by ``type(value)``.
     emissions: dict[type[Event], Emission]
-    #: The same for the hot path: call, decode, emission by type, "asks for no more".
+    #: The same for the hot path: call, decode, emission by type, what it asks for
+    #: besides: "" nothing, a parameter's name = a model and nothing else, ``None`` = see `Caller`.
     hot: tuple[
         Callable[..., Awaitable[Any]],
         Callable[[bytes], Event],
         Callable[[type[Any]], Emission | None],
-        bool,
+        str | None,
     ]
 
 
@@ -58,7 +59,7 @@ async def compile_plan(
     emissions: dict[type[Event], Emission] = {}
     for contract, stamp in zip(contracts, stamps, strict=True):
         topic = await journal.topic(contract.topic)
-        emissions[contract.cls] = emission(contract, stamp, topic, journal, origin)
+        emissions[contract.cls] = emission(contract, stamp, topic, journal, origin, later=handler.is_async)
     derivation = Derivation(handler.name, version.name)
     decode = handler.consumes.decode
     return Plan(
@@ -68,8 +69,14 @@ async def compile_plan(
         call=call,
         derivation=derivation,
         emissions=emissions,
-        hot=(call, decode, emissions.get, not handler.wants),
+        hot=(call, decode, emissions.get, _asks(handler)),
     )
+
+
+def _asks(handler: Handler) -> str | None:
+    if not handler.wants:
+        return ""
+    return handler.wants["model"] if handler.is_async and list(handler.wants) == ["model"] else None
 
 
 def stamp_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -42,8 +43,9 @@ def changed(base: contextvars.Context) -> bool:
         return True
 
 
-def drive(context: contextvars.Context, walk: Coroutine[Any, Any, None]) -> None:
+def drive(slot: Slot, context: contextvars.Context, walk: Coroutine[Any, Any, None]) -> None:
     """In a thread: run a walker of a plain handler; nothing in it suspends."""
+    slot.thread = threading.get_ident()
     try:
         context.run(walk.send, None)
     except StopIteration:
