@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
 from _measure import ROOT, calm_collector
 
-from headrace import Model
+from headrace import App, Model
 from headrace.demo.messages import COUNT_MAX, messages
 
 MODEL = ROOT / "src" / "headrace" / "demo" / "intent.onnx"
@@ -64,6 +65,31 @@ def turns(pipe: Connection) -> Iterator[None]:
         except (EOFError, ConnectionResetError):  # the run is over
             return
         yield
+
+
+def at_the_end(pipe: Connection, stop: Callable[[], None]) -> None:
+    """Call ``stop`` when the run is over; whose turn it is does not matter to a process that serves."""
+    loop = asyncio.get_running_loop()
+
+    def look() -> None:
+        try:
+            pipe.recv()
+        except (EOFError, ConnectionResetError):
+            loop.remove_reader(pipe.fileno())
+            stop()
+
+    loop.add_reader(pipe.fileno(), look)
+
+
+async def serve(app: App, pipe: Connection) -> None:
+    """Run a worker until the end."""
+    stop = asyncio.Event()
+    async with app:
+        worker = app.worker()
+        await worker.start()
+        ready(pipe)
+        at_the_end(pipe, stop.set)
+        await worker.run(stop)
 
 
 # --- the floor: two hops by hand ----------------------------------------------------------------

@@ -66,7 +66,14 @@ Look = Callable[[Sequence[Message]], None]
 
 def bare(where: Where, look: Look | None = None) -> None:
     """Run a transactional loop on the bare client."""
-    goes_on, model = until_terminated(), Model.onnx(MODEL).load()
+    loop_of(where, look=look, ready=calm_collector, goes_on=until_terminated())
+
+
+def loop_of(
+    where: Where, *, ready: Callable[[], None], goes_on: Callable[[], bool], look: Look | None = None
+) -> None:
+    """Consume, classify and produce in transactions until there is an end."""
+    model = Model.onnx(MODEL).load()
     common = {"bootstrap.servers": where.bootstrap}
     consumer = Consumer(
         {
@@ -90,7 +97,7 @@ def bare(where: Where, look: Look | None = None) -> None:
     )
     producer.init_transactions(10)
     consumer.subscribe([where.source])
-    calm_collector()
+    ready()
     while goes_on():
         found = consumer.consume(1, PATIENCE_S)
         if not found:
@@ -106,7 +113,9 @@ def bare(where: Where, look: Look | None = None) -> None:
         ]
         producer.begin_transaction()
         for message, ticket, label in zip(found, tickets, labels, strict=True):
-            value = json.dumps({"customer": ticket["customer"], "intent": label.name}).encode()
+            told = {**ticket, "intent": label.name}
+            del told["text"]
+            value = json.dumps(told).encode()
             headers = [("ce_id", uuid4().bytes), ("content-type", b"application/json")]
             producer.produce(where.sink, value, message.key(), headers=headers)
             producer.poll(0)
