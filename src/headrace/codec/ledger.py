@@ -48,6 +48,8 @@ class Position(msgspec.Struct, array_like=True, gc=False):
     dead: int = 0
     #: The form of this record; a newer one is refused.
     form: int = 1
+    #: How often the partition was given to a worker.
+    assigned: int = 0
 
     def low(self) -> int:
         """Return the offset that a successor has to go back to: what Kafka keeps for the group."""

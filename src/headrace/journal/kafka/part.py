@@ -35,6 +35,8 @@ class Part:
     conflicts: list[Row] = field(default_factory=list[Row])
     #: Rows of the open offsets, by number.
     rows: dict[int, Row] = field(default_factory=dict[int, Row])
+    #: How often the partition was given to a worker, this time included.
+    assigned: int = 1
 
     def copy(self) -> Part:
         """Return a copy to change until a transaction has committed; what is fetched is shared."""
@@ -53,6 +55,7 @@ class Part:
             self.waiting,
             self.conflicts.copy(),
             self.rows.copy(),
+            self.assigned,
         )
 
     def open(self, row: Row, entry: Open) -> None:
@@ -92,6 +95,7 @@ class Part:
             taken=taken,
             done=self.done,
             dead=self.dead,
+            assigned=self.assigned,
         )
 
     def version_of(self, offset: int) -> str:
@@ -112,4 +116,5 @@ def part_of(partition: int, place: int, epoch: int, position: Position) -> Part:
         position.taken,
         position.done,
         position.dead,
+        assigned=position.assigned + 1,
     )

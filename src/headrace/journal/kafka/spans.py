@@ -95,7 +95,9 @@ class Spans:
     # --- records ------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def reading(self, spans: Iterable[Span]) -> AsyncGenerator[AsyncGenerator[list[Message]]]:
+    async def reading(
+        self, spans: Iterable[Span], silent_s_max: float = SILENT_S_MAX
+    ) -> AsyncGenerator[AsyncGenerator[list[Message]]]:
         """Read spans side by side: of a partition in order, among partitions in none.
 
         A span is within the bounds of its partition, and there is one for each.
@@ -103,7 +105,7 @@ class Spans:
         async with self._turn:
             try:
                 await asyncio.to_thread(self._begin, [one for one in spans if one.start < one.end])
-                yield self._bursts()
+                yield self._bursts(silent_s_max)
             finally:
                 await asyncio.to_thread(self._consumer.unassign)
 
@@ -111,7 +113,7 @@ class Spans:
         self._ends = {(one.topic, one.partition): one.end for one in spans}
         self._consumer.assign([TopicPartition(one.topic, one.partition, one.start) for one in spans])
 
-    async def _bursts(self) -> AsyncGenerator[list[Message]]:
+    async def _bursts(self, silent_s_max: float) -> AsyncGenerator[list[Message]]:
         heard_ns = self._clock.boot_ns()
         while self._ends:
             found = await asyncio.to_thread(self._burst)
@@ -119,7 +121,7 @@ class Spans:
             if found:
                 heard_ns = now
                 yield found
-            elif now - heard_ns > SILENT_S_MAX * 1e9:
+            elif now - heard_ns > silent_s_max * 1e9:
                 (topic, partition), end = next(iter(self._ends.items()))
                 problem = f"{topic}/{partition} is not readable up to offset {end}."
                 raise errors.JournalUnavailable(problem, path=self._address)
