@@ -10,7 +10,7 @@ from headrace.journal.kafka.client import Cluster
 from headrace.journal.kafka.consumer import KafkaConsumer
 from headrace.journal.kafka.log import OWN, Log
 from headrace.journal.kafka.produce import Out, Transactions
-from headrace.journal.kafka.rows import Emitted, written
+from headrace.journal.kafka.rows import Emitted, offset_of, partition_of, written
 from headrace.journal.kafka.share import KafkaWorker
 from headrace.ports import (
     Chance,
@@ -19,6 +19,7 @@ from headrace.ports import (
     NewEvent,
     Offered,
     Receipt,
+    Row,
     Subscription,
     TopicInfo,
     VersionInfo,
@@ -77,6 +78,11 @@ class KafkaJournal:
         if isinstance(head, Head):
             return head
         raise ValueError(getattr(head, "problem", "it is no envelope"))
+
+    @staticmethod
+    def where(row: Row, /) -> str:
+        """Return where an event lies, for people."""
+        return f"partition {partition_of(row[0])}, offset {offset_of(row[0])}"
 
     @staticmethod
     def emitted(
