@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -22,6 +23,8 @@ _log = logging.getLogger("headrace.journal")
 #: Records of one burst: the first is waited for, the others are those that are there.
 BURST = 500
 WAIT_S = 0.1
+#: What a worker calls itself in its groups, with its pid: `headrace status` shows who has what.
+CLIENT = "headrace"
 #: Bytes that librdkafka fetches ahead.
 AHEAD_KIB = 16_384
 #: How long the thread may be away from the group (a rebalance reads ledgers): heartbeats go on meanwhile.
@@ -91,6 +94,7 @@ class Poller:
         lease_ms: int,
     ) -> None:
         config: dict[str, Any] = {
+            "client.id": f"{CLIENT}-{os.getpid()}",
             **cluster.config,
             "group.id": group,
             "enable.auto.commit": False,
