@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.ports import Journal, World
     from headrace.ports.index import Index
     from headrace.ports.look import Desk, Look
+    from headrace.ports.upkeep import Upkeep
 
 _KAFKA = "kafka://"
 _POSTGRES = ("postgresql://", "postgres://")
@@ -72,6 +73,19 @@ def desk_of(settings: Settings, world: World) -> Desk:
 
     path, durability = path_of(settings.journal), settings.durability
     return SqliteDesk(path, clock=clock, chance=chance, faults=faults, durability=durability)
+
+
+def upkeep_of(settings: Settings, world: World) -> Upkeep:
+    """Return the index beside the journal that the settings name; raises `CommandInvalid` without one."""
+    if not settings.journal.startswith(_KAFKA):
+        problem = "a journal in a SQLite file has no index beside it"
+        raise errors.CommandInvalid(problem=problem, hint="``headrace status --verify`` checks the file")
+    with _extra():
+        from headrace.journal.kafka.client import cluster_of
+        from headrace.journal.kafka.upkeep import KafkaUpkeep
+    clock, chance, faults = world.clock, world.chance, world.faults
+    index = index_of(settings, world)
+    return KafkaUpkeep(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from headrace.journal.kafka.rows import Reading
 from headrace.journal.kafka.spans import At, Bounds, Span, Spans
 from headrace.journal.kafka.versions import VERSIONS, Known
 from headrace.ports.index import Claim, Stretch
+from headrace.ports.upkeep import Progressed
 
 _LEDGER = re.compile(rf"{OWN}\.(.+)\.ledger")
 #: The last record of a partition is looked for in so many offsets, then in eight times as many, and so on.
@@ -173,24 +174,29 @@ class Survey:
 
     # --- the index ----------------------------------------------------------------------------
 
-    async def fill(self, topics: Iterable[Topic]) -> dict[At, Bounds]:
+    async def fill(
+        self, topics: Iterable[Topic], progressed: Progressed = lambda _done, _total: None
+    ) -> dict[At, Bounds]:
         """Index topics up to the end that they have now, and return their bounds."""
         wanted = {one.name: one for one in topics}
         where = [(one.name, at) for one in wanted.values() for at in range(one.partitions)]
         bounds = await self.spans.bounds(where)
         for _ in range(FILLS_MAX):
             try:
-                await self._fill(wanted, bounds)
+                await self._fill(wanted, bounds, progressed)
             except errors.IndexGap:  # set back, or forgotten to be made again, meanwhile
                 continue
             return bounds
         problem = "The index is set back again and again while it is filled."
         raise errors.JournalUnavailable(problem, path=self.log.index.address)
 
-    async def _fill(self, topics: Mapping[str, Topic], bounds: Mapping[At, Bounds]) -> None:
+    async def _fill(
+        self, topics: Mapping[str, Topic], bounds: Mapping[At, Bounds], progressed: Progressed
+    ) -> None:
         indexed = await self.log.index.view.indexed()
         reached = {at: indexed.get((topics[at[0]].topic_id, at[1]), 0) for at in bounds}
         spans = [Span(*at, max(reached[at], one.low), one.end) for at, one in bounds.items()]
+        total = sum(one.end - one.start for one in spans)
         rows = {name: self.log.reading(topic) for name, topic in topics.items()}
         async with self.spans.reading(spans) as bursts:
             async for burst in bursts:
@@ -200,6 +206,7 @@ class Survey:
                     found.setdefault(at, []).append(rows[at[0]].read(message))
                 ends = {at: readings[-1].seen.offset + 1 for at, readings in found.items()}
                 await self._index(topics, reached, ends, found)
+                progressed(total - sum(one.end - reached[one[:2]] for one in spans), total)
         rest = {at: one.end for at, one in bounds.items() if reached[at] < one.end}
         await self._index(topics, reached, rest, {})
 
