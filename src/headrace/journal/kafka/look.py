@@ -155,12 +155,12 @@ class KafkaDesk:
 
     async def redrive(self, letters: Sequence[Letter]) -> list[Decided]:
         """Ask for dead events to be handled again; the workers that have their partitions do it."""
-        return await dlq.redrive(self._log, [one.id for one in letters])
+        return await dlq.redrive(self._log, letters)
 
     async def drop(self, letters: Sequence[Letter]) -> list[Decided]:
         """Put dead letters away."""
-        return await dlq.drop(self._log, [one.id for one in letters])
+        return await dlq.drop(self._log, letters)
 
     async def refusals(self, letters: Sequence[Letter], *, drop: bool = False) -> list[Decided]:
         """Return what would be refused."""
-        return await dlq.refusals(self._log, [one.id for one in letters], drop=drop)
+        return await dlq.refusals(self._log, letters, drop=drop)

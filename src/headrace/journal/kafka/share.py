@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
@@ -12,15 +13,20 @@ from confluent_kafka import Message
 from headrace import errors
 from headrace.codec.ledger import OpenEntry
 from headrace.journal.held import Open
+from headrace.journal.kafka.decisions import Decisions
 from headrace.journal.kafka.log import Log
-from headrace.journal.kafka.outcome import key_of
+from headrace.journal.kafka.outcome import EXPIRED, key_of
 from headrace.journal.kafka.part import Part, part_of
-from headrace.journal.kafka.poll import Events, Poller, Start
+from headrace.journal.kafka.poll import Events, Own, Poller, Start
 from headrace.journal.kafka.produce import Transactions
-from headrace.journal.kafka.rows import Reading, Rows
-from headrace.ports import Attempt, OpenState, Subscription
-from headrace.ports.index import Claim, Tried
+from headrace.journal.kafka.rows import Gone, Rows
+from headrace.ports import Attempt, DeadLetter, OpenState, Row, Subscription
+from headrace.ports.index import Bound, Tried
 
+_log = logging.getLogger("headrace.journal")
+
+#: A take-over that an outage has stopped goes on after this time.
+AGAIN_S = 0.5
 #: Records that may wait on the loop; beyond it the partitions are paused.
 WAITING_MAX = 4_096
 
@@ -49,6 +55,7 @@ class Share:
     def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, *, latest: bool) -> None:
         self._log, self._index, self._clock = log, log.index, log.clock
         self._owner, self._lease_ms, self._latest = worker.name, worker.lease_ms, latest
+        self._subscription = subscription
         self._handler, self._topic = subscription.handler, subscription.topic
         self._fault: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -56,7 +63,8 @@ class Share:
         self.parts: dict[int, Part] = {}
         self.poller: Poller | None = None
         self.transactions: Transactions
-        self.ledger = ""
+        self.own = Own("", "")
+        self.decisions: Decisions
         self.woken = asyncio.Event()
 
     async def join(self) -> None:
@@ -67,12 +75,13 @@ class Share:
             return
         log, group = self._log, self._log.group_of(self._handler)
         self._rows = log.rows_of(self._topic)
-        self.ledger = await log.ledger_of(self._handler, self._topic)
+        self.own = await log.own_of(self._handler, self._topic)
+        self.decisions = Decisions(log, self._subscription, self.own.ledger)
         self.transactions = Transactions(log.cluster, group, log.chance)
         events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
         topic = log.found(self._topic)
         self.poller = Poller(
-            log.cluster, group, topic, self.ledger, events, self._clock, lease_ms=self._lease_ms
+            log.cluster, group, topic, self.own, events, self._clock, lease_ms=self._lease_ms
         )
         self.poller.start(latest=self._latest)
 
@@ -116,31 +125,57 @@ class Share:
 
     async def _take_over(self, starts: list[Start]) -> None:
         """Learn what is open in new partitions, and what an owner that died had in hand."""
-        try:
-            for start in starts:
-                claim = await self._index.take_over(self._handler, start.partition, self._owner)
-                await self._index.finished(self._handler, start.partition, start.position.low())
-                await self._begin(start, claim)
-        except errors.JournalError as fault:
-            self._failed(fault)
-        self.woken.set()
+        for start in starts:
+            while self._has(start):
+                try:
+                    await self._begin(start)
+                    break
+                except errors.JournalError as fault:  # told, and tried again as long as it is ours
+                    self._failed(fault)
+                await self._clock.sleep(AGAIN_S)
+            self.woken.set()
 
-    async def _begin(self, start: Start, claim: Claim | None) -> None:
-        tp = self._log.place(self._topic, start.partition)
-        tried = {one.offset: one for one in await self._index.tried(self._handler, start.partition)}
+    def _has(self, start: Start) -> bool:
+        """Return whether a partition is still held under the assignment with which it came."""
+        part = self.parts.get(self._log.place(self._topic, start.partition))
+        return part is not None and part.held.epoch == start.epoch
+
+    async def _begin(self, start: Start) -> None:
+        """Find out what is open and what is lost of a partition; it is not worked before that is known."""
+        partition, position = start.partition, start.position
+        claim = await self._index.take_over(self._handler, partition, self._owner)
+        self._log.faults.at("take.claim")
+        await self._index.finished(self._handler, partition, position.low())
+        tried = {one.offset: one for one in await self._index.tried(self._handler, partition)}
         opened = [
-            (entry, await self._log.read_one(self._rows, self._topic, start.partition, entry.offset))
-            for entry in start.position.open
+            (entry, await self.decisions.reopened(partition, entry.offset, entry.letter))
+            for entry in position.open
         ]
-        part = self.parts.get(tp)
-        if part is None or part.held.epoch != start.epoch:
+        lost = await self._lost(start)
+        if not self._has(start):
             return  # given up meanwhile
-        for entry, reading in opened:
-            if reading is not None:
-                self._reopen(part, entry, reading, tried.get(entry.offset), died=claim is not None)
+        part = self.parts[self._log.place(self._topic, partition)]
+        for entry, row in opened:
+            self._reopen(part, entry, row, tried.get(entry.offset), died=claim is not None)
+        if lost is not None:
+            part.skip_to(start.low, lost)
         if claim is not None:
             part.suspect_upto = claim.upto
+        part.changed |= start.new  # where it began stands from now on, whatever becomes of the topic
         part.ready = True
+
+    async def _lost(self, start: Start) -> int | None:
+        """Return how many events were deleted before they were taken, as far as the index knows of them."""
+        after = start.position.high + 1
+        if after >= start.low:
+            return None
+        bound = Bound(start.partition, after, start.low)
+        (count,) = await self._index.view.counts(self._log.found(self._topic).topic_id, [bound])
+        _log.warning(
+            "%s: offsets %d to %d of partition %d were deleted before they were handled; %d events expired",
+            self._handler, after, start.low - 1, start.partition, count,
+        )  # fmt: skip
+        return count
 
     async def take_over(self, part: Part) -> None:
         """Have the claims of this worker count, and know what another has in hand who did not hand over."""
@@ -148,10 +183,14 @@ class Share:
         if claim is not None:
             part.suspect_upto = max(part.suspect_upto, claim.upto)
 
-    def _reopen(
-        self, part: Part, entry: OpenEntry, reading: Reading, known: Tried | None, *, died: bool
-    ) -> None:
+    def _reopen(self, part: Part, entry: OpenEntry, row: Row, known: Tried | None, *, died: bool) -> None:
         attempt = Attempt(entry.number, entry.crashes, entry.generation, entry.errors)
+        if isinstance(row[5], Gone):
+            where = f"partition {part.partition}, offset {entry.offset}"
+            fault = errors.EventExpired(where=where, topic=self._topic.name)
+            part.buried.append(DeadLetter(row, EXPIRED, fault.code, str(fault), "", attempt))
+            part.changed = True
+            return
         state = OpenState(entry.state)
         if known is not None:
             number, crashes = max(attempt.number, known.number), max(attempt.crashes, known.crashes)
@@ -160,8 +199,14 @@ class Share:
             state, attempt = OpenState.RETRY, attempt._replace(crashes=attempt.crashes + died)
         wait_ns = max(0, entry.due_us - self._clock.wall_us()) * 1000
         due_ns = self._clock.boot_ns() + wait_ns if wait_ns else 0
-        row = reading.row
         part.open(row, Open(row[0], state, attempt, due_ns, key_of(row)))
+        if entry.letter >= 0:
+            part.letters[row[0]] = entry.letter
+
+    def _command(self, message: Message) -> None:
+        part = self.parts.get(self._log.place(self._topic, message.partition() or 0))
+        if part is not None and (message.offset() or 0) >= part.commands:
+            part.asked.append(message)
 
     def _gone(self, partitions: list[int]) -> None:
         for partition in partitions:
@@ -174,6 +219,9 @@ class Share:
 
     def _records(self, messages: list[Message]) -> None:
         for message in messages:
+            if message.topic() == self.own.commands:
+                self._command(message)
+                continue
             reading = self._rows.read(message)
             part = self.parts.get(reading.row[1])
             if part is not None and reading.row[0] > part.held.high:
