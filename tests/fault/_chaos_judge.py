@@ -71,7 +71,7 @@ def version_of(record: Record) -> str:
 
 
 def judge(published: Iterable[int], seen: Seen, *, troubled: bool = True) -> Verdict:
-    """Judge all; what was accepted has to be in the topic, and what is there has to have come to something."""
+    """Judge all: what was accepted has to be in the topic, and what is there has to come to something."""
     verdict = Verdict()
     asked = set(numbers(seen.asked))
     for number in set(published) - asked:

@@ -145,7 +145,7 @@ class Run:
         return first
 
     async def _publish(self) -> None:
-        """Publish until it is enough; when the publisher dies, the next one begins with what is not accepted."""
+        """Publish until it is enough; the next publisher begins with what a dead one has not got accepted."""
         enough = self.folder / "enough"
         copier = await self._spawn("copier", unit=1)
         while not enough.exists() and len(self.troubles) <= BROKEN_MAX:

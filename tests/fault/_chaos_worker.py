@@ -4,8 +4,8 @@
 with; it fails now and then, every thirteenth event always the first time, and then waits.  ``file`` (plain
 ``def``) makes one Filed of every Weighed, but refuses some for good: a dead letter each.
 
-The handlers note in a diary when they begin (+), have a result (-) and fail (x): what the driver and the judge
-know of who has which event in hand comes from there.
+The handlers note in a diary when they begin (+), have a result (-) and fail (x): what the driver knows of who
+has which event in hand comes from there.
 """
 
 # No annotations as strings: the classes of events are made where the names of their topics are known.
@@ -20,8 +20,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import onnxruntime  # noqa: F401 - the children find it imported
@@ -36,6 +37,7 @@ from headrace.testing import CrashAt
 
 STEPS = ("weigh", "file")
 TWICE_EVERY, WAITS_EVERY, DOOMED_EVERY = 5, 13, 41
+_log = logging.getLogger(__name__)
 #: How a process ends that has no journal, or no index, any more.
 UNREACHABLE = 3
 AGAIN_S = 0.2
@@ -43,7 +45,8 @@ AGAIN_S = 0.2
 EVENTS_MAX = 20_000
 
 
-class Task(NamedTuple):
+@dataclass(frozen=True)
+class Task:
     """What one process is to do; travels as JSON."""
 
     role: str
@@ -165,7 +168,7 @@ SABOTAGES: dict[str, Callable[[], None]] = {
 # --- the app ------------------------------------------------------------------------------------
 
 
-def build(task: Task) -> tuple[App, type[Event]]:
+def build(task: Task) -> tuple[App, Callable[..., Event]]:
     """Return the app of a process, and what is published."""
     folder, name = Path(task.folder), task.name
 
@@ -234,7 +237,7 @@ async def work(app: App) -> None:
     await app.run(stop)
 
 
-async def publish(app: App, task: Task, asked: type[Event], *, copies: bool) -> None:
+async def publish(app: App, task: Task, asked: Callable[..., Event], *, copies: bool) -> None:
     """Publish events until there are enough, and note each one once it is accepted.
 
     Or copies: every fifth event a second time, from a process of its own, before or after the other does.
@@ -257,7 +260,7 @@ async def publish(app: App, task: Task, asked: type[Event], *, copies: bool) -> 
                 await app.publish(unit)
                 break
             except errors.JournalError as fault:
-                logging.warning("not accepted: %s", fault)
+                _log.warning("not accepted: %s", fault)
                 await asyncio.sleep(AGAIN_S)
         if not copies:
             os.write(accepted, "".join(f"{n}\n" for n in numbers).encode())
@@ -298,5 +301,5 @@ def main(task: Task) -> None:
     try:
         asyncio.run(perform(task))
     except errors.JournalError as fault:
-        logging.error("the end: %s", fault)  # noqa: TRY400 - a coded error says all
+        _log.error("the end: %s", fault)
         raise SystemExit(UNREACHABLE) from fault

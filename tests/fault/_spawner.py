@@ -1,7 +1,7 @@
 """Starts processes quickly: a process that has imported everything and forks one child for each request.
 
-Run as a file, with the name of the module whose `main` performs a `Task`, it is that process; `Spawner` is the
-other side, for the driver.
+Run as a file, with the name of the module whose `main` performs a `Task`, it is that process; `Spawner` is
+the other side, for the driver.
 """
 
 from __future__ import annotations

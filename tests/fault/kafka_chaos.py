@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills, stops and reloads workers of an app on a real Kafka and PostgreSQL, and kills these; judges the topics.
+"""Kills, stops and reloads workers of an app on a real Kafka and PostgreSQL, and these; judges the topics.
 
 Each run is an app with topics of its own, two workers, a third that comes and goes, a publisher, and one that
 publishes every fifth event again.  A worker dies, or stops past its session, at one failpoint; others are
@@ -8,8 +8,8 @@ killed, or the database restored from a backup.  Runs share broker and database,
 befalls the other runs under way as well.  When all is finished and every process has gone, plain committed
 readers say what there is, and `_chaos_judge.py` what is wrong with it.
 
-A kill counts as in flight when, by what the handlers themselves have written down, the process had an event in
-hand: begun and not ended, or ended and begun once more by another.
+A kill counts as in flight when, by what the handlers themselves have written down, the process had an event
+in hand: begun and not ended, or ended and begun once more by another.
 """
 
 from __future__ import annotations
