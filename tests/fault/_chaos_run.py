@@ -24,8 +24,8 @@ WORKERS = 2
 EVENTS_MIN = 200
 #: What has not come to its end after this long is lost, or a worker hangs; sabotaged, that is expected.
 IDLE_S_MAX, IDLE_S_MAX_SABOTAGED = 90.0, 15.0
-#: A kill waits this long for somebody who has work in hand.
-BUSY_S_MAX = 4.0
+#: A kill waits this long for somebody who has work in hand: longer than a broker is away.
+BUSY_S_MAX = 12.0
 #: Somebody who was missed for so long after its session has been replaced.
 BEYOND_S = 1.5
 STOP_S_MAX = 30.0
@@ -204,7 +204,7 @@ class Run:
     async def _thaw(self) -> None:
         """An owner that stands still at its failpoint goes on when others have its partitions."""
         frozen = self.folder / "frozen"
-        if not self.plan.freezes or not await self._until(frozen.exists, 2 * BUSY_S_MAX):
+        if not self.plan.freezes or not await self._until(frozen.exists, BUSY_S_MAX):
             return
         self.hits[self.point] += 1
         self.tally["stale_owners"] += 1
@@ -265,7 +265,7 @@ class Run:
         self._file_is_broken = False
         if kind not in ("back", "both"):
             return
-        await self._until(lambda: any(note.weights == 2.0 for note in self._diary()), 2 * BUSY_S_MAX)
+        await self._until(lambda: any(note.weights == 2.0 for note in self._diary()), BUSY_S_MAX)
         await asyncio.sleep(self._chance.uniform(0.0, 1.0))
         steps: list[Callable[[], Awaitable[object]]] = [self._operate, self._put_back]
         self._chance.shuffle(steps)
@@ -297,7 +297,7 @@ class Run:
         publishing = asyncio.create_task(self._publish())
         try:
             if self.plan.failpoint.startswith("version") and not self.plan.freezes:
-                await self._until(lambda: not self._wanted(), 2 * BUSY_S_MAX)  # whoever is first offers
+                await self._until(lambda: not self._wanted(), BUSY_S_MAX)  # whoever is first offers
             keepers += [asyncio.create_task(self._keep(slot)) for slot in range(1, WORKERS)]
             await self._until(self._diary, STOP_S_MAX)
             await asyncio.gather(
