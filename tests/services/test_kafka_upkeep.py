@@ -15,7 +15,7 @@ from tests.services.desks import serving, until
 from tests.services.kafka import Broker
 from tests.services.postgres import Postgres
 from tests.services.reading import committed
-from tests.services.test_kafka_look import Order, Stage, event_id, order, play
+from tests.services.stage import Order, Stage, event_id, order, play
 from tests.unit.terminal import apart
 
 from headrace import App

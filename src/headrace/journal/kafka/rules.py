@@ -38,7 +38,7 @@ def _position(now: Moment, ledger: Ledger, partition: int) -> Iterator[tuple[str
     one = ledger.positions[partition]
     end = now.bounds[ledger.topic.name, partition].end
     open_ones = [entry.offset for entry in one.open]
-    closed = one.done + one.dead + getattr(one, "expired", 0)
+    closed = one.done + one.dead + one.expired
     if one.taken != len(open_ones) + closed:
         yield "accounting", f"taken {one.taken} is not open {len(open_ones)} + closed {closed}"
     if not one.start - 1 <= one.high < max(end, one.start):
