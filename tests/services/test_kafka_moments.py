@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from confluent_kafka.admin import AdminClient
 from tests.services.desks import serving, until
 from tests.services.kafka import Broker
 from tests.services.postgres import Postgres
@@ -221,6 +222,31 @@ async def test_what_is_redriven_and_dropped_adds_up(stage: Stage) -> None:
         assert await look.violations() == []
         (history,) = await look.histories(stage.handler)
         assert (history.neither, history.both, history.taken) == (0, 0, 40)
+
+
+async def test_a_topic_that_was_deleted_is_told(stage: Stage) -> None:
+    """Its handler is left with a ledger of nothing: `status --verify` names it."""
+    shop = Shop(stage)
+    async with serving(shop.app(fails=10)) as app, shop.look() as look:
+        await app.publish(shop.event(0))
+
+        async def done() -> bool:
+            found = await shop.progress(look)
+            return found is not None and found.done == 1
+
+        await until(done)
+    bootstrap = stage.journal.removeprefix("kafka://")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([f"{shop.name}.asked"])[f"{shop.name}.asked"].result(10)
+    async with shop.look() as look:
+
+        async def gone() -> bool:
+            return f"{shop.name}.asked" not in [one.name for one in await look.topics()]
+
+        await until(gone)
+        assert await shop.progress(look) is None
+        told = [one for one in await look.violations() if one.where.startswith(stage.handler)]
+        assert [one.rule for one in told] == ["topic"]
 
 
 async def test_tail_follows(stage: Stage, tmp_path: Path) -> None:

@@ -17,7 +17,10 @@ VIOLATIONS_MAX = 20
 async def violations(survey: Survey) -> list[Violation]:
     """Return every rule that does not hold, with where; an empty list for a sound journal."""
     now = await moment_of(survey, whole=True)
-    found: list[Violation] = []
+    found = [
+        Violation("topic", f"{handler}: the cluster does not have its topic any more")
+        for handler in await survey.lost(now.catalogue)
+    ]
     for ledger in now.ledgers:
         for partition in sorted(ledger.positions):
             where = f"{ledger.handler}, {ledger.topic.name}/{partition}"
