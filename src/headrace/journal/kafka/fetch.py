@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -18,6 +18,38 @@ from headrace.ports import Clock
 STRETCH_S_MAX = 30.0
 _POLL_S = 0.2
 _BURST = 500
+#: What a broker answers to one who takes it for the leader that it was.
+_MOVED = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+
+
+def offsets_of(admin: Any, where: Iterable[tuple[str, int]], spec: object) -> dict[tuple[str, int], int]:
+    """Return an offset of each partition, as a spec names it; raises `KafkaException`.
+
+    Of leaders the library's client goes by what it has heard, for minutes, whatever the brokers answer
+    (tried: each restart of a broker is the election of a leader).  Asking for all topics tells it the news.
+    """
+    asked = {TopicPartition(*at): spec for at in where}
+    try:
+        return _listed(admin, asked)
+    except KafkaException as fault:
+        if fault.args[0].code() not in _MOVED:
+            raise
+    admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+    return _listed(admin, asked)
+
+
+def _listed(admin: Any, asked: dict[TopicPartition, object]) -> dict[tuple[str, int], int]:
+    answers = admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
+    return {
+        (at.topic, at.partition): int(answer.result(REQUEST_TIMEOUT_S).offset)
+        for at, answer in answers.items()
+    }
 
 
 class Fetcher:
@@ -44,8 +76,8 @@ class Fetcher:
             low, _ = self._consumer.get_watermark_offsets(where, timeout=REQUEST_TIMEOUT_S)
             # Committed readers are told the end of what is committed; here the real end is asked for.
             spec: Any = OffsetSpec
-            asked = self._admin.list_offsets({where: spec.latest()}, request_timeout=REQUEST_TIMEOUT_S)
-            return int(low), int(asked[where].result(REQUEST_TIMEOUT_S).offset)
+            end = offsets_of(self._admin, [(topic, partition)], spec.latest())
+            return int(low), end[topic, partition]
         except KafkaException as fault:
             raise coded(fault, self._address) from fault
 
