@@ -22,10 +22,10 @@ LEASE_MS = 2_000
 WORKERS = 2
 #: There is work as long as something is still to come, and so many events at least.
 EVENTS_MIN = 200
-#: What has not come to its end after this long is lost, or a worker hangs; sabotaged, that is expected.
-IDLE_S_MAX, IDLE_S_MAX_SABOTAGED = 90.0, 15.0
+#: Without anything new for so long, what is not there is lost, or a worker hangs; sabotaged, it is expected.
+IDLE_S_MAX, IDLE_S_MAX_SABOTAGED = 60.0, 10.0
 #: A kill waits this long for somebody who has work in hand: longer than a broker is away.
-BUSY_S_MAX = 12.0
+BUSY_S_MAX = 20.0
 #: Somebody who was missed for so long after its session has been replaced.
 BEYOND_S = 1.5
 STOP_S_MAX = 30.0
@@ -313,21 +313,27 @@ class Run:
 
     async def _become_idle(self) -> None:
         """Wait until all is finished; an operator settles what is active when the file says otherwise."""
-        end = time.monotonic() + (IDLE_S_MAX_SABOTAGED if self._sabotage else IDLE_S_MAX)
-        rounds = 0
+        patience_s = IDLE_S_MAX_SABOTAGED if self._sabotage else IDLE_S_MAX
+        came, settled, since = 0, False, time.monotonic()
         while not _finished(seen := await self._ground.seen(self.name)):
-            rounds += 1
-            if time.monotonic() > end or len(self.troubles) > BROKEN_MAX:
-                asked = len(set(numbers(seen.asked)))
-                told = f"asked {asked}, weighed {len(seen.weighed)}, filed {len(seen.filed)}"
-                self.troubles.append(f"not finished in time: {told}")
-                for child in self._living.values():
-                    child.send(signal.SIGUSR1)
-                await asyncio.sleep(0.5)
+            if sum(map(len, seen)) > came:
+                came, settled, since = sum(map(len, seen)), False, time.monotonic()
+            silent_s = time.monotonic() - since
+            if silent_s > patience_s or len(self.troubles) > BROKEN_MAX:
+                await self._give_up(seen)
                 return
-            if rounds % 10 == 0:
+            if silent_s > patience_s / 4 and not settled:
+                settled = True
                 await self._operate(self._amount)
             await asyncio.sleep(0.5)
+
+    async def _give_up(self, seen: Seen) -> None:
+        """Tell what is missing, and have the workers tell what they wait for."""
+        told = f"asked {len(set(numbers(seen.asked)))}, weighed {len(seen.weighed)}, filed {len(seen.filed)}"
+        self.troubles.append(f"nothing new, and not finished: {told}")
+        for child in self._living.values():
+            child.send(signal.SIGUSR1)
+        await asyncio.sleep(0.5)
 
     async def _end(self, keepers: list[asyncio.Task[None]]) -> None:
         self._over = True
