@@ -107,7 +107,7 @@ class KafkaJournal:
             try:
                 await units.commit(records)
             except Unsure as fault:
-                problem = "Nobody can say whether the unit was written; written again, under the same ids, it counts once."
+                problem = "It is not known whether the unit was written: under the same ids it may be again."
                 raise errors.JournalUnavailable(problem, path=self.address) from fault
         return [Receipt(event.event_id, duplicate=False) for event in unit]
 
