@@ -192,7 +192,8 @@ class Transactions:
             producer.poll(0)
         self._faults.at("settle.records")
         if offsets:
-            producer.send_offsets_to_transaction(list(offsets), metadata)
+            # Without a time the library tries for ever, also after the brokers have ended the transaction.
+            producer.send_offsets_to_transaction(list(offsets), metadata, TRANSACTION_MS_MAX / 1000)
         self._faults.at("settle.offsets")
         for _ in range(COMMIT_TRIES_MAX):
             with _unless_again():
