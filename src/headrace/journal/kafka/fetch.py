@@ -50,9 +50,12 @@ class Fetcher:
             raise coded(fault, self._address) from fault
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
-        """Yield the committed records from ``start`` to before ``end``, waiting for open transactions."""
-        low, _ = self.bounds(topic, partition)
-        start = max(start, low)
+        """Yield the committed records from ``start`` to before ``end``, waiting for open transactions.
+
+        What is deleted already, or not written yet, is left out.
+        """
+        low, high = self.bounds(topic, partition)
+        start, end = max(start, low), min(end, high)
         if start >= end:
             return
         deadline = self._clock.boot_ns() + int(STRETCH_S_MAX * 1e9)

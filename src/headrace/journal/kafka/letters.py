@@ -12,11 +12,9 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
-from headrace import errors
 from headrace.codec.commands import Decide, read_decision, write_command
 from headrace.codec.ledger import FATE, POSITION, Fate, offset_in, read_fate, read_position
 from headrace.event.envelope import Head, Place, envelope_of
-from headrace.event.lineage import text_of
 from headrace.journal.kafka.client import Topic
 from headrace.journal.kafka.decisions import DROPPED, REDRIVEN
 from headrace.journal.kafka.log import Log, own_topics
@@ -58,7 +56,7 @@ class Told(NamedTuple):
 async def letters(log: Log, wanted: Filter = UNDECIDED) -> list[Letter]:
     """Return all dead letters that pass, oldest first; raises `HandlerUnknown`.
 
-    ``fate`` is what was asked for or done; one that the owner refused is undecided again, ``refused`` says why.
+    ``fate`` is what was asked for or done; one that its owner refused is undecided again, and says why.
     """
     known = await log.versions.catch_up()
     handlers = _handlers(known, wanted.handler)
@@ -238,19 +236,3 @@ def _event(log: Log, topic: Topic, spot: Spot, message: Message) -> tuple[str, S
 def _place(letter: Letter) -> tuple[int, int]:
     envelope = letter.event.envelope
     return envelope.partition, envelope.offset
-
-
-def named(found: Sequence[Letter], text: str) -> list[Letter]:
-    """Return the letters that a text names: one by its number, those of an event by its id or its beginning.
-
-    Raises `EventNotFound` when there is none.
-    """
-    digits = text.replace("-", "").lower()
-    mine = [one for one in found if text == str(one.id)] or [
-        one for one in found if text_of(one.event.envelope.event_id.bytes).replace("-", "").startswith(digits)
-    ]
-    if not mine or not digits:
-        raise errors.EventNotFound(
-            "There is no such dead letter.", hint="``headrace dlq ls`` lists them", event_id=text
-        )
-    return mine

@@ -58,11 +58,16 @@ class Log:
         self._publisher: Publisher | None = None
         self.versions = Versions(self)
 
-    async def open(self) -> None:
-        """Connect; raises `JournalUnavailable` when no broker answers."""
+    async def open(self, *, make: bool = True) -> None:
+        """Connect; raises `JournalUnavailable` when no broker answers, `IndexMissing`, `IndexForeign`."""
         admin = Admin(self.cluster, self.clock)
         await admin.check()
-        await self.index.open()
+        await self.index.open(make=make)
+        try:
+            await self.index.view.belong(admin.cluster_id)
+        except BaseException:
+            await self.index.close()
+            raise
         self._admin, self._publisher = admin, Publisher(self.cluster)
 
     async def close(self) -> None:
@@ -94,6 +99,7 @@ class Log:
         known = self._topics.get(name)
         if known is None:
             found = await self.opened().make(name, partitions)
+            await self.index.view.know(found.topic_id, name)
             known = self._topics.get(name)  # somebody else may have asked meanwhile
             if known is None:
                 number = len(self._topics) + 1
@@ -122,8 +128,11 @@ class Log:
     def rows_of(self, topic: TopicInfo) -> Rows:
         """Return what reads the records of a topic."""
         info, found = self._topics[topic.name]
-        default = Stamp("", f"kafka:{topic.name}", 1)
-        return Rows(found, info.id << PARTITION_BITS, self.stamps, default)
+        return self.reading(found, info.id << PARTITION_BITS)
+
+    def reading(self, topic: Topic, place: int = 0) -> Rows:
+        """Return what reads the records of a topic as the cluster has it."""
+        return Rows(topic, place, self.stamps, Stamp("", f"kafka:{topic.name}", 1))
 
     def place(self, topic: TopicInfo, partition: int) -> int:
         """Return topic and partition as one number."""

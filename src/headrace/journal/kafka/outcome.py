@@ -51,7 +51,8 @@ def apply(parts: dict[int, Part], batch: Batch, outcome: Outcome, clock: Clock) 
     for row in outcome.done:
         part = parts[row[1]]
         part.done += 1
-        yield from _close(part, row, batch, token)
+        if not token.fresh:  # else it was never open
+            yield from _close(part, row, batch, token)
     for letter in outcome.dead:
         part = parts[letter.row[1]]
         part.dead += 1

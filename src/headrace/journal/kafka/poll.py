@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -15,13 +16,15 @@ from headrace import errors
 from headrace.codec.ledger import POSITION, Position, read_position
 from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Topic, coded
 from headrace.journal.kafka.fetch import Fetcher
-from headrace.ports import Clock
+from headrace.ports import World
 
 _log = logging.getLogger("headrace.journal")
 
 #: Records of one burst: the first is waited for, the others are those that are there.
 BURST = 500
 WAIT_S = 0.1
+#: What a worker calls itself in its groups, with its pid: `headrace status` shows who has what.
+CLIENT = "headrace"
 #: Bytes that librdkafka fetches ahead.
 AHEAD_KIB = 16_384
 #: How long the thread may be away from the group (a rebalance reads ledgers): heartbeats go on meanwhile.
@@ -86,11 +89,12 @@ class Poller:
         topic: Topic,
         own: Own,
         events: Events,
-        clock: Clock,
+        world: World,
         *,
         lease_ms: int,
     ) -> None:
         config: dict[str, Any] = {
+            "client.id": f"{CLIENT}-{os.getpid()}",
             **cluster.config,
             "group.id": group,
             "enable.auto.commit": False,
@@ -106,7 +110,8 @@ class Poller:
         self._consumer = Consumer(config)
         #: With KIP-848 partitions come and go one by one, else all are given up first at every change.
         self._one_by_one = cluster.by_broker
-        self._fetcher = Fetcher(cluster, group, clock)
+        self._fetcher = Fetcher(cluster, group, world.clock)
+        self._faults = world.faults
         self._events, self._loop = events, asyncio.get_running_loop()
         self._latest = False
         self._stopped = threading.Event()
@@ -241,6 +246,7 @@ class Poller:
             raise errors.JournalUnavailable(problem, path=self._address, hint="the brokers have lost records")
         start = high if self._latest else low
         position = found or Position(high=start - 1, start=start, topic_id=self._topic.topic_id)
+        self._faults.at("take.ledger")
         epoch = self.epochs[partition] = self.epochs.get(partition, 0) + 1
         return Start(partition, epoch, position, low, new=found is None)
 

@@ -79,6 +79,10 @@ class Stamps:
         """Return the stamp of a number."""
         return self._stamps[number] if number < len(self._stamps) else None
 
+    def sources(self) -> set[str]:
+        """Return who has published what was read here."""
+        return {stamp.source for stamp in self._stamps}
+
     def headers(self, event_id: bytes, depth: int, head: Head) -> list[tuple[str, bytes]]:
         """Return the headers of an event."""
         return write_head(event_id, depth, head, self._headers[head.stamp])
