@@ -6,10 +6,11 @@ import asyncio
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.services.desks import Bench, serving, until
+from tests.services.desks import PATIENCE_S, Bench, serving, until
 from tests.services.kafka import Broker
 
 from headrace.journal.kafka import letters
@@ -17,16 +18,9 @@ from headrace.ports import KAFKA_FAILPOINTS
 from headrace.ports.look import Filter
 
 EVENTS = 30
-#: Passed anew by each claim and transaction: also killed there when something was done before.
-_LATER = (
-    "claim.noted",
-    "settle.begin",
-    "settle.records",
-    "settle.offsets",
-    "settle.committed",
-    "handle.after",
-)
-DEATHS = [*((one, 1) for one in KAFKA_FAILPOINTS), *((one, 3) for one in _LATER)]
+#: The first transaction says where the subscription begins, the second one is an outcome.
+_LATER = ("settle.begin", "settle.records", "settle.offsets", "settle.committed", "handle.after")
+DEATHS = [*((one, 1) for one in KAFKA_FAILPOINTS), *((one, 2) for one in _LATER)]
 #: So many at a time: most of it is waiting for the sessions of the dead to run out.
 ABREAST = 7
 
@@ -57,7 +51,11 @@ async def die(bench: Bench, folder: Path, point: str, hit: int) -> int:
 
         await until(done)
         process.terminate()
-    return await asyncio.wait_for(process.wait(), 60)
+    try:
+        return await asyncio.wait_for(process.wait(), PATIENCE_S)
+    finally:
+        with suppress(ProcessLookupError):  # it has died, as it should
+            process.kill()
 
 
 async def survive(broker: str, folder: Path, point: str, hit: int) -> None:

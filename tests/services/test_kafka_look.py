@@ -5,106 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from tests.services.desks import serving
 from tests.services.kafka import Broker
 from tests.services.postgres import Postgres
-from tests.unit.terminal import Ran, Running, apart
+from tests.services.stage import CONFLICTS, COPIES, DEAD, HANDLED, WAITING, Stage, event_id, order, play
+from tests.unit.terminal import apart
 
-from headrace import App, Event, RetryPolicy
 from headrace.cli.output import Exit
-from headrace.settings import Settings
 
-PATIENCE_S = 60.0
-QUICK = RetryPolicy(attempts_max=2, backoff_first_ms=1, backoff_max_ms=5)
-#: Of what was published once: handled, dead; published again; taken by other content; and not handled yet.
-HANDLED, DEAD, COPIES, CONFLICTS, WAITING = 60, 3, 20, 2, 7
 TERMS = ("waiting", "running", "parked", "done", "dead", "expired")
-
-
-class Order(Event, topic="orders", key="who"):
-    """What is published."""
-
-    who: str
-    number: int
-
-
-class Parcel(Event, topic="parcels", key="who"):
-    """What follows from it."""
-
-    who: str
-    number: int
-
-
-class Stage(NamedTuple):
-    """A journal on which something has happened."""
-
-    journal: str
-    index: str
-    handler: str
-
-    def run(self, *arguments: object, cwd: Path) -> Ran:
-        """Run a command on it."""
-        return apart(*arguments, "--journal", self.journal, "--index", self.index, cwd=cwd)
-
-    def settings(self) -> Settings:
-        """Return the settings of its apps."""
-        return Settings(journal=self.journal, index=self.index, lease_ms=6_000)
-
-    def app(self) -> App:
-        """Return the app; some of its events cannot be handled."""
-        app = App(self.handler.partition(".")[0], settings=self.settings(), events=[Order, Parcel])
-
-        @app.handler(retry=QUICK)
-        async def pack(order: Order) -> Parcel:
-            if order.number < DEAD:
-                raise ValueError(f"no box for {order.number}")
-            return Parcel(who=order.who, number=order.number)
-
-        return app
-
-
-def order(number: int) -> Order:
-    """Return one of the events."""
-    return Order(who=f"c{number % 7}", number=number)
-
-
-def event_id(number: int) -> UUID:
-    """Return its id."""
-    return UUID(int=number + 1 << 80 | 7 << 76 | 1 << 63)
-
-
-async def play(stage: Stage) -> None:
-    """Publish, some twice, some under a taken id; have it handled; publish more with the worker gone."""
-    async with serving(stage.app()) as app:
-        for number in range(HANDLED + DEAD):
-            await app.publish(order(number), event_id=event_id(number))
-        for number in range(COPIES):
-            await app.publish(order(number + DEAD), event_id=event_id(number + DEAD))
-        for number in range(CONFLICTS):
-            await app.publish(
-                Order(who=order(number + 5).who, number=-1 - number), event_id=event_id(number + 5)
-            )
-        await app.publish(order(1_000), event_id="mail-4711")
-        await settled(stage, HANDLED + 1, DEAD + CONFLICTS)
-    async with stage.app() as app:
-        for number in range(WAITING):
-            await app.publish(order(2_000 + number))
-
-
-async def settled(stage: Stage, done: int, dead: int) -> None:
-    """Wait until so many are closed, as the index and the ledger say."""
-    from headrace.cli.access import reading
-
-    async with asyncio.timeout(PATIENCE_S), reading(stage.journal, stage.index) as look:
-        while True:
-            found = [one for one in await look.progress() if one.handler == stage.handler]
-            if found and (found[0].done, found[0].dead) == (done, dead):
-                return
-            await asyncio.sleep(0.2)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -218,26 +130,63 @@ def test_what_is_not_there_is_not_found(stage: Stage, tmp_path: Path) -> None:
         assert told in ran.err
 
 
-def test_tail_follows(stage: Stage, tmp_path: Path) -> None:
-    """What comes while it looks is shown as it comes, also of a topic that is new."""
+# --- where an event stands --------------------------------------------------------------------
 
-    class Late(Event, topic=f"late-{uuid4().hex[:8]}"):
-        number: int
 
-    where = ("--journal", stage.journal, "--index", stage.index)
-    enough = 6
+def test_why_says_how_an_event_ended_or_what_it_waits_for(stage: Stage, tmp_path: Path) -> None:
+    """Handled, dead with its reason, or not taken yet: each with what is known."""
 
-    async def publish() -> None:
-        app = App("late", settings=stage.settings(), events=[Late])
-        async with app:
-            for number in range(enough):
-                await app.publish(Late(number=number))
+    def why(text: str) -> dict[str, Any]:
+        ran = stage.run("why", text, "--json", cwd=tmp_path)
+        assert (ran.code, ran.err) == (Exit.DONE, "")
+        (found,) = ran.document["handlers"]
+        return dict(found)
 
-    with Running("tail", "-f", "--jsonl", "--type", "Late", "--limit", enough, *where, cwd=tmp_path) as tail:
-        asyncio.run(publish())
-        ran = tail.ended()
-    assert ran.code == Exit.DONE
-    assert sorted(one["payload"]["number"] for one in ran.lines) == list(range(enough))
+    done, dead = why(str(event_id(20))), why(str(event_id(1)))
+    assert (done["state"], done["because"]) == ("done", ["Handled by version 1."])
+    assert (dead["state"], dead["version"]) == ("dead", "1")
+    assert "no box for 1" in " ".join(dead["because"])
+    (letter,) = [
+        one
+        for one in stage.run("dlq", "ls", "--jsonl", cwd=tmp_path).lines
+        if one["event_id"] == str(event_id(1))
+    ]
+    assert dead["dead_letter"] == letter["id"]
+    newest = stage.run("tail", "--topic", "orders", "--jsonl", "--limit", 1, cwd=tmp_path).lines[0]
+    waiting = why(newest["event_id"])
+    assert (waiting["state"], waiting["workers"], waiting["owner_pid"]) == ("waiting", 0, None)
+    assert "No worker is alive: start one with `headrace run`." in waiting["because"]
+
+
+def test_dead_letters_are_listed_and_shown(stage: Stage, tmp_path: Path) -> None:
+    """With reason, attempts and original bytes; filters work; by number or by event."""
+
+    def listed(*options: object) -> list[Any]:
+        ran = stage.run("dlq", "ls", "--jsonl", *options, cwd=tmp_path)
+        assert (ran.code, ran.err) == (Exit.DONE, "")
+        return ran.lines
+
+    everything = listed()
+    assert sorted(one["reason"] for one in everything) == ["conflict"] * CONFLICTS + ["failed"] * DEAD
+    assert {one["handler"] for one in everything} == {stage.handler}
+    failed = listed("--reason", "failed", "--handler", "pack", "--type", "Order")
+    assert [one["event_id"] for one in sorted(failed, key=lambda one: one["event_id"])] == [
+        str(event_id(number)) for number in range(DEAD)
+    ]
+    assert listed("--type", "Parcel") == []
+    one = failed[0]
+    for text in (one["id"], one["event_id"]):
+        shown = stage.run("dlq", "show", text, "--json", cwd=tmp_path).document
+        assert shown["id"] == one["id"]
+        assert "ValueError" in shown["traceback"]
+        assert (shown["attempts"], len(shown["errors"])) == (2, 1)
+        assert shown["event"]["payload"]["number"] < DEAD
+    assert "no such dead letter" in stage.run("dlq", "show", "9999", cwd=tmp_path).err
+    dry = stage.run("dlq", "redrive", "--reason", "failed", "--dry-run", "--json", cwd=tmp_path).document
+    assert dry == {
+        "matched": DEAD, "redriven": DEAD, "refused": [], "before": DEAD + CONFLICTS,
+        "after": DEAD + CONFLICTS, "dry_run": True,
+    }  # fmt: skip
 
 
 # --- versions ---------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,14 +12,17 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from confluent_kafka.admin import AdminClient
 from tests.services.desks import serving, until
 from tests.services.kafka import Broker
 from tests.services.postgres import Postgres
-from tests.services.test_kafka_look import Stage, event_id
+from tests.services.stage import Stage, event_id
+from tests.unit.terminal import Running
 
 from headrace import App, Event, RetryPolicy
 from headrace.cli.access import deciding, reading
-from headrace.ports.look import Look, Progress, State
+from headrace.cli.output import Exit
+from headrace.ports.look import Filter, Look, Progress, State
 
 QUICK = RetryPolicy(attempts_max=3, backoff_first_ms=1, backoff_max_ms=20)
 SLOW = RetryPolicy(attempts_max=2, backoff_first_ms=600_000, backoff_max_ms=600_000)
@@ -146,7 +150,7 @@ async def test_what_waits_says_what_for(stage: Stage) -> None:
         await until(opened)
         states = {}
         for number in (1, 12, 0):
-            event = await look.find(str(event_id(number)))
+            event = await look.find(str(event_id(number)), topic=f"{shop.name}.asked")
             (states[number],) = await look.standings(event)
         assert [states[number].state for number in (1, 12, 0)] == [State.RETRY, State.BLOCKED, State.DONE]
         assert states[1].attempts == 1
@@ -158,7 +162,7 @@ async def test_what_waits_says_what_for(stage: Stage) -> None:
         assert states[0].owner.pid == os.getpid()
     async with shop.look() as look, shop.app() as app:
         await app.publish(shop.event(22), event_id=event_id(22))
-        event = await look.find(str(event_id(22)))
+        event = await look.find(str(event_id(22)), topic=f"{shop.name}.asked")
         (standing,) = await look.standings(event)
         assert (standing.state, standing.owner, standing.workers) == (State.WAITING, None, 0)
         found = await shop.progress(look)
@@ -190,3 +194,73 @@ async def test_two_versions_share_the_events(stage: Stage) -> None:
         (history,) = await look.histories(stage.handler)
         assert history.active is not None
         assert history.active.name == "1"
+
+
+async def test_what_is_redriven_and_dropped_adds_up(stage: Stage) -> None:
+    """A redriven event is handled after all, a dropped one stays dead; each look on the way is sound."""
+    shop = Shop(stage)
+    async with serving(shop.app(fails=10)) as app, shop.look() as look:
+        await app.publish([shop.event(number) for number in range(40)])
+
+        async def counted(done: int, dead: int) -> bool:
+            found = await shop.progress(look)
+            assert found is None or found.sound, found
+            return found is not None and (found.done, found.dead) == (done, dead)
+
+        await until(lambda: counted(36, 4))
+    async with serving(shop.app(fails=1_000)), shop.look() as look:
+        letters = await look.letters(Filter(handler=stage.handler))
+        async with deciding(stage.journal, stage.index) as desk:
+            kept = [one for one in letters if one.event.envelope.key == "c1"]
+            others = [one for one in letters if one not in kept]
+            assert [one.problem for one in await desk.redrive(others)] == [""] * len(others)
+            assert [one.problem for one in await desk.drop(kept)] == [""] * len(kept)
+        await until(lambda: counted(36 + len(others), len(kept)))
+        assert await look.letters(Filter(handler=stage.handler)) == []
+        decided = await look.letters(Filter(handler=stage.handler, decided=True))
+        assert Counter(one.fate for one in decided) == {"redriven": len(others), "dropped": len(kept)}
+        assert await look.violations() == []
+        (history,) = await look.histories(stage.handler)
+        assert (history.neither, history.both, history.taken) == (0, 0, 40)
+
+
+async def test_a_topic_that_was_deleted_is_told(stage: Stage) -> None:
+    """Its handler is left with a ledger of nothing: `status --verify` names it."""
+    shop = Shop(stage)
+    async with serving(shop.app(fails=10)) as app, shop.look() as look:
+        await app.publish(shop.event(0))
+
+        async def done() -> bool:
+            found = await shop.progress(look)
+            return found is not None and found.done == 1
+
+        await until(done)
+    bootstrap = stage.journal.removeprefix("kafka://")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([f"{shop.name}.asked"])[f"{shop.name}.asked"].result(10)
+    async with shop.look() as look:
+
+        async def gone() -> bool:
+            return f"{shop.name}.asked" not in [one.name for one in await look.topics()]
+
+        await until(gone)
+        assert await shop.progress(look) is None
+        told = [one for one in await look.violations() if one.where.startswith(stage.handler)]
+        assert [one.rule for one in told] == ["topic"]
+
+
+async def test_tail_follows(stage: Stage, tmp_path: Path) -> None:
+    """What comes while it looks is shown as it comes, also of a topic that is new."""
+    shop, enough = Shop(stage), 6
+    async with shop.app():
+        pass  # makes the index, and no topic
+    where = ("--journal", stage.journal, "--index", stage.index, "--topic", f"{shop.name}.asked")
+    with Running("tail", "-f", "--jsonl", "--limit", enough, *where, cwd=tmp_path) as tail:
+        await asyncio.to_thread(tail.until, "has no topic")
+        async with shop.app() as app:
+            for number in range(enough):
+                await app.publish(shop.event(number))
+                await asyncio.sleep(0.2)
+        ran = await asyncio.to_thread(tail.ended)
+    assert ran.code == Exit.DONE
+    assert sorted(one["payload"]["number"] for one in ran.lines) == list(range(enough))

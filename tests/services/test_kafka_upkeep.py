@@ -6,16 +6,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import apsw
 import psycopg
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from tests.services.desks import serving, until
 from tests.services.kafka import Broker
 from tests.services.postgres import Postgres
 from tests.services.reading import committed
-from tests.services.test_kafka_look import Order, Stage, event_id, order, play
+from tests.services.stage import WAITING, Order, Stage, event_id, order, play, settled
 from tests.unit.terminal import apart
 
 from headrace import App
@@ -125,6 +128,42 @@ def test_what_is_wrong_with_an_index_is_found_and_mended(stage: Stage, shelf: Sh
         if rule != "claim_beyond":
             assert stage.run("index", "rebuild", cwd=tmp_path).code == Exit.DONE
             assert stage.run("index", "verify", cwd=tmp_path).code == Exit.DONE, rule
+
+
+def test_ids_of_what_retention_has_eaten_stay(stage: Stage, tmp_path: Path) -> None:
+    """No topic has them any more, so an index made again keeps them: a late copy is still a copy."""
+
+    def status() -> dict[str, Any]:
+        document = stage.run("status", "--json", cwd=tmp_path).document
+        assert document["sound"] is True
+        return dict(document["subscriptions"][0])
+
+    before = status()
+    admin = AdminClient({"bootstrap.servers": stage.journal.removeprefix("kafka://")})
+    gone = admin.delete_records([TopicPartition("orders", partition, -1) for partition in range(16)])
+    for answer in gone.values():
+        answer.result(10)
+    assert stage.run("index", "rebuild", cwd=tmp_path).code == Exit.DONE
+    assert stage.run("index", "verify", cwd=tmp_path).code == Exit.DONE
+    after = status()
+    assert (after["published"], after["done"], after["waiting"]) == (
+        before["published"],
+        before["done"],
+        WAITING,
+    )
+
+    async def again() -> None:
+        async with serving(stage.app()) as app:
+            await app.publish(order(20), event_id=event_id(20))
+            await app.publish(order(3_000))
+            await settled(stage, before["done"] + 1, before["dead"])
+
+    asyncio.run(again())
+    end = status()
+    assert (end["done"], end["expired"], end["published"]) == (
+        before["done"] + 1, WAITING, before["published"] + 1,
+    )  # fmt: skip
+    assert stage.run("status", "--verify", cwd=tmp_path).code == Exit.DONE
 
 
 def test_an_index_is_made_again_under_a_worker(shelf: Shelf, brokers: str, tmp_path: Path) -> None:

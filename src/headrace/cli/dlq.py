@@ -149,6 +149,7 @@ def _put_letter(one: Letter) -> None:
             "process died": one.crashes or None,
             "redriven": one.generation or None,
             "fate": one.fate,
+            "refused": one.refused,
             "again": "it died for the same reason before it was redriven" if one.again else None,
         }
     )
@@ -182,6 +183,7 @@ def _entry(one: Letter, *, whole: bool = False) -> dict[str, Any]:
         "generation": one.generation,
         "again": one.again,
         "fate": one.fate,
+        "refused": one.refused or None,
     }
     if whole:
         found |= {

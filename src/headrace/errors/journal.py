@@ -148,8 +148,7 @@ class JournalClosed(JournalError):
 class JournalUrlInvalid(JournalError):
     """{url!r} does not name a journal.
 
-    Known forms: ``sqlite:///path/file.db``, a plain path, ``:memory:``. Commands that look into a journal or
-    decide about dead letters do not know ``kafka://`` yet.
+    Known forms: ``sqlite:///path/file.db``, a plain path, ``:memory:``, ``kafka://host:9092``.
 
     Hint: set ``HEADRACE_JOURNAL`` or ``--journal``.
     """

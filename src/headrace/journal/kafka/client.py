@@ -68,6 +68,9 @@ _LEASE = (
 )
 
 
+_HINT = "see whether the brokers run and can be reached from here; workers connect again by themselves"
+
+
 class Cluster(NamedTuple):
     """A cluster as a URL names it: ``kafka://host:9092,other:9092?security.protocol=SASL_SSL&...``."""
 
@@ -114,7 +117,7 @@ def coded(fault: KafkaError | KafkaException, address: str) -> errors.JournalErr
     error: KafkaError = fault.args[0] if isinstance(fault, KafkaException) else fault
     if error.code() in _DENIED:
         return errors.JournalDenied(path=address, problem=error.str())
-    return errors.JournalUnavailable(error.str(), path=address)
+    return errors.JournalUnavailable(error.str(), path=address, hint=_HINT)
 
 
 class Topic(NamedTuple):

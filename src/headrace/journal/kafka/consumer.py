@@ -71,7 +71,15 @@ class KafkaConsumer:
         await self._share.join()
         # Whoever activated a version may have died before the index showed it; or the index was set back.
         await self._log.versions.catch_up()
+        await self._forget_tries()
         return self.held()
+
+    async def _forget_tries(self) -> None:
+        """Tell the index which attempts are of no interest any more: those of what is closed."""
+        for part in [one for one in self._share.parts.values() if one.tried]:
+            part.tried = bool(part.held.open)
+            low = part.position(self._clock).low()
+            await self._index.finished(self._handler, part.partition, low)
 
     def held(self) -> int:
         """Return the number of partitions held."""
@@ -96,16 +104,24 @@ class KafkaConsumer:
         """Commit what no handler has made: decisions about dead letters, and what retention has eaten."""
         while self._share.parents.answers:
             self._answered(self._share.parents.answers.popleft())
-        for tp, part in list(self._share.parts.items()):
-            if not (part.ready and (part.asked or part.changed)):
-                continue
-            plan = await self._share.decisions.plan(part) if part.asked else None
-            for offset in plan.redriven() if plan else ():  # its attempts are counted anew
-                await self._index.try_again(self._handler, part.partition, [Tried(offset, 0, 0)])
-            if plan is not None:
-                self._log.faults.at("decide.noted")
-            if self._share.parts.get(tp) is part:
-                await self._commit([], {tp}, plan)
+        parts = {tp: part for tp, part in self._share.parts.items() if part.ready}
+        await self._commit([], {tp for tp, part in parts.items() if part.changed})
+        for tp, part in parts.items():
+            if part.asked:
+                await self._carry_out(tp)
+
+    async def _carry_out(self, tp: int) -> None:
+        """Do what was decided about dead letters of a partition."""
+        part = self._share.parts.get(tp)
+        if part is None:
+            return  # given up meanwhile
+        plan = await self._share.decisions.plan(part)
+        tries = [Tried(offset, 0, 0) for offset in plan.redriven()]  # attempts are counted anew
+        if tries:
+            await self._index.try_again(self._handler, part.partition, tries)
+        self._log.faults.at("decide.noted")
+        if self._share.parts.get(tp) is part:
+            await self._commit([], {tp}, plan)
 
     def _answered(self, answer: Answer) -> None:
         """Let an event that was parked take its turn, or bury it: the parent that it names is nowhere."""
@@ -148,6 +164,7 @@ class KafkaConsumer:
             if self._share.parts.get(tp) is not part:
                 continue  # given up meanwhile
             epochs[tp] = part.held.epoch
+            part.tried = True
             for entry in due:
                 part.held.add(Open(entry.seq, OpenState.RUNNING, attempts[entry.seq], 0, entry.key))
                 rows.append(part.rows[entry.seq])

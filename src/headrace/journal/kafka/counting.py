@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from headrace.codec.ledger import Position
 from headrace.journal.kafka.client import Member
 from headrace.journal.kafka.poll import CLIENT
 from headrace.journal.kafka.spans import At, Bounds, Span
@@ -128,7 +127,7 @@ def _progress(
         running=states[OpenState.RUNNING] + in_hand,
         done=sum(one.done for one in positions),
         dead=sum(one.dead for one in positions),
-        expired=expired_of(positions),
+        expired=sum(one.expired for one in positions),
         taken=sum(one.taken for one in positions) + in_hand,
         owners=owners(members, ledger.topic.name),
         serving=len(members),
@@ -137,11 +136,6 @@ def _progress(
         events_per_s=round(ledger.events_per_s, 1),
         rebalances=max((one.assigned for one in positions), default=0),
     )
-
-
-def expired_of(positions: Iterable[Position]) -> int:
-    """Return how many events retention has eaten before they were handled."""
-    return sum(getattr(one, "expired", 0) for one in positions)
 
 
 def owners(members: Iterable[Member], topic: str, partition: int | None = None) -> tuple[Owner, ...]:

@@ -11,6 +11,7 @@ from headrace.journal.kafka.client import Cluster
 from headrace.journal.kafka.events import Events, KafkaFeed
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.survey import Survey
+from headrace.journal.reader import ID_DIGITS_MIN
 from headrace.journal.versions import handler_unknown
 from headrace.ports import Chance, Clock, Faults, VersionInfo
 from headrace.ports.index import Index
@@ -26,9 +27,6 @@ from headrace.ports.look import (
     Topic,
     Violation,
 )
-
-#: A number with fewer digits is that of a letter, not the beginning of an id.
-ID_DIGITS_MIN = 8
 
 
 class KafkaLook:
@@ -107,9 +105,8 @@ class KafkaLook:
     async def named(self, text: str) -> list[Letter]:
         """Return the dead letters that a text names."""
         everything = await dlq.letters(self._log, Filter(decided=True))
-        if text.isdecimal() and len(text) < ID_DIGITS_MIN:
-            found = [one for one in everything if one.id == int(text)]
-        else:
+        found = [one for one in everything if text.isdecimal() and one.id == int(text)]
+        if not found and not (text.isdecimal() and len(text) < ID_DIGITS_MIN):
             event_id = (await self.find(text)).envelope.event_id
             found = [one for one in everything if one.event.envelope.event_id == event_id]
         if not found:

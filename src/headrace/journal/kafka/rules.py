@@ -17,7 +17,10 @@ VIOLATIONS_MAX = 20
 async def violations(survey: Survey) -> list[Violation]:
     """Return every rule that does not hold, with where; an empty list for a sound journal."""
     now = await moment_of(survey, whole=True)
-    found: list[Violation] = []
+    found = [
+        Violation("topic", f"{handler}: the cluster does not have its topic any more")
+        for handler in await survey.lost(now.catalogue)
+    ]
     for ledger in now.ledgers:
         for partition in sorted(ledger.positions):
             where = f"{ledger.handler}, {ledger.topic.name}/{partition}"
@@ -38,7 +41,7 @@ def _position(now: Moment, ledger: Ledger, partition: int) -> Iterator[tuple[str
     one = ledger.positions[partition]
     end = now.bounds[ledger.topic.name, partition].end
     open_ones = [entry.offset for entry in one.open]
-    closed = one.done + one.dead + getattr(one, "expired", 0)
+    closed = one.done + one.dead + one.expired
     if one.taken != len(open_ones) + closed:
         yield "accounting", f"taken {one.taken} is not open {len(open_ones)} + closed {closed}"
     if not one.start - 1 <= one.high < max(end, one.start):

@@ -23,6 +23,7 @@ _NO_LEADER = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._NOENT,  # noqa: SLF001 - the library names its own errors so: no partition has a leader
 )
 #: Records handed on at once; the first is waited for, the others are those that are there.
 BURST = 1_000

@@ -106,6 +106,16 @@ class Survey:
                 found.append(await self._ledger(handler, topic, messages))
         return found
 
+    async def lost(self, catalogue: Catalogue) -> list[str]:
+        """Return the handlers whose topic the cluster does not have any more."""
+        records = await self._lasts(catalogue.ledgers.values())
+        last = {one.topic() or "": read_position(one.value() or b"").topic_id for one in records}
+        return sorted(
+            handler
+            for handler, topic in catalogue.ledgers.items()
+            if topic.name in last and last[topic.name] not in catalogue.everything
+        )
+
     async def _topic_of(self, catalogue: Catalogue, handler: str, messages: list[Message]) -> Topic | None:
         """Return what a subscription is about: by its ledger, else by what its members have."""
         ids = [read_position(one.value() or b"").topic_id for one in messages if one.key() == POSITION]
