@@ -23,6 +23,8 @@ class OpenEntry(msgspec.Struct, array_like=True, gc=False):
     errors: tuple[str, ...]
     #: Microseconds since 1970; 0 = may run at once.
     due_us: int
+    #: How long that was when it was written.
+    wait_us: int = 0
 
 
 class Range(msgspec.Struct, array_like=True, gc=False):

@@ -24,7 +24,7 @@ from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.produce import Fence, Out, Unsure
 from headrace.journal.kafka.rows import Reading, offset_of, written
 from headrace.journal.kafka.share import KafkaWorker, Share
-from headrace.journal.scan import may_take
+from headrace.journal.scan import OPEN_MAX, may_take
 from headrace.journal.settle import Token, without
 from headrace.ports import (
     Attempt,
@@ -50,7 +50,7 @@ class KafkaConsumer:
         self._log, self._index, self._clock = log, log.index, log.clock
         self._owner, self._subscription = worker.name, subscription
         self._handler, self._topic = subscription.handler, subscription.topic
-        self._share = Share(log, worker, subscription, latest=latest)
+        self._share = Share(log, worker, subscription, self._decide, latest=latest)
 
     # --- the group ----------------------------------------------------------------------------
 
@@ -74,7 +74,11 @@ class KafkaConsumer:
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
         """Claim the events whose retry is due, else new ones."""
         self._share.check()
-        return await self._take_due(limit, version) or await self._take_new(limit, version)
+        while True:
+            due = await self._take_due(limit, version)
+            found, moved = (due, False) if due is not None else await self._take_new(limit, version)
+            if found is not None or not moved:
+                return found
 
     def _check(self, active: int | None, version: VersionInfo) -> None:
         if active is not None and active != version.id:
@@ -112,17 +116,19 @@ class KafkaConsumer:
         alone = any(attempts[row[0]].crashes for row in rows)
         return Batch(self._subscription.id, version, rows, attempts, alone, Token(epochs, fresh=False))
 
-    async def _take_new(self, limit: int, version: VersionInfo) -> Batch | None:
+    async def _take_new(self, limit: int, version: VersionInfo) -> tuple[Batch | None, bool]:
+        """Claim new events; say also whether the position has moved though there was nothing to run."""
         found: dict[int, tuple[Part, list[Reading]]] = {}
         for tp, part in self._share.parts.items():
             if limit <= 0:
                 break
             if part.ready and part.waiting and may_take(part.held):
-                readings = list(islice(part.waiting, limit))
+                # Each of them may stay open.
+                readings = list(islice(part.waiting, min(limit, OPEN_MAX - len(part.held.open))))
                 found[tp] = part, readings
                 limit -= len(readings)
         if not found:
-            return None
+            return None, False
         copies = await self._look(found, version)
         rows: list[Row] = []
         epochs: dict[int, int] = {}
@@ -139,9 +145,8 @@ class KafkaConsumer:
             await self._commit(
                 [], {tp for tp, (part, _) in found.items() if self._share.parts.get(tp) is part}
             )
-            self._share.woken.set()
-            return None
-        return Batch(self._subscription.id, version, rows, token=Token(epochs, fresh=True))
+            return None, True
+        return Batch(self._subscription.id, version, rows, token=Token(epochs, fresh=True)), False
 
     async def _look(
         self, found: dict[int, tuple[Part, list[Reading]]], version: VersionInfo
@@ -155,7 +160,11 @@ class KafkaConsumer:
             stretches.append(Stretch(topic_id, part.partition, after, upto, seen))
             claims.append(Claim(self._handler, part.partition, after, upto, self._owner))
         looked = await self._log.look(self._handler, self._topic, stretches, claims)
-        self._check(looked.active, version)
+        try:
+            self._check(looked.active, version)
+        except errors.VersionInactive:  # none of it was begun: nobody is to suspect it
+            await self._index.look(self._handler, [], [one._replace(upto=one.after) for one in claims])
+            raise
         return looked.copies
 
     def _claim(
@@ -214,6 +223,9 @@ class KafkaConsumer:
                 settled[-1] = settled[-1]._replace(next=await self.take(limit, parts[-1][0].version))
         return settled
 
+    async def _decide(self, tps: set[int]) -> None:
+        await self._commit([], tps)
+
     async def _commit(self, parts: Sequence[tuple[Batch, Outcome]], tps: set[int]) -> None:
         """Commit what changes in partitions; they are as before when it fails."""
         poller = self._share.poller
@@ -250,7 +262,7 @@ class KafkaConsumer:
         records = [written(event, log.topic_names, log.stamps) for event in outcome.emitted]
         for letter in outcome.dead:
             partition = changed[letter.row[1]].partition
-            records.append(dead_record(self._topic.name, partition, letter, log.stamps))
+            records.append(self._dead(partition, letter, batch.version.name))
         records += [
             out._replace(topic=self._share.ledger) for out in apply(changed, batch, outcome, self._clock)
         ]
@@ -264,10 +276,13 @@ class KafkaConsumer:
                 part.dead += 1
                 fault = errors.EventConflict(event_id=text_of(row[2]), topic=self._topic.name)
                 letter = DeadLetter(row, "conflict", fault.code, str(fault), "", Attempt(0))
-                name = self._topic.name
-                records.append(dead_record(name, part.partition, letter, self._log.stamps))
+                records.append(self._dead(part.partition, letter, part.ranges[-1].version))
             part.conflicts.clear()
         return records
+
+    def _dead(self, partition: int, letter: DeadLetter, version: str) -> Out:
+        named = {"handler": self._handler, "version": version}
+        return dead_record(self._topic.name, partition, letter, self._log.stamps, **named)
 
     # --- waiting ------------------------------------------------------------------------------
 

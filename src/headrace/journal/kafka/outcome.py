@@ -65,12 +65,16 @@ def _close(part: Part, row: Row, batch: Batch, token: Token) -> Iterator[Out]:
         yield Out("", part.partition, exception_key(offset), batch.version.name.encode())
 
 
-def dead_record(topic: str, partition: int, letter: DeadLetter, stamps: Stamps) -> Out:
+def dead_record(
+    topic: str, partition: int, letter: DeadLetter, stamps: Stamps, *, handler: str, version: str
+) -> Out:
     """Return a dead letter as a record: the original bytes, and why in headers."""
     row = letter.row
     head = row[5]
     headers: list[tuple[str, bytes]] = stamps.headers(row[2], row[4], head) if isinstance(head, Head) else []
     why = {
+        "handler": handler,
+        "version": version,
         "reason": letter.reason,
         "code": letter.code,
         "error": letter.error[:ERROR_CHARS_MAX],

@@ -26,6 +26,8 @@ AHEAD_KIB = 16_384
 #: How long the thread may be away from the group (a rebalance reads ledgers): heartbeats go on meanwhile.
 AWAY_MS_MAX = 300_000
 LEAVING_S_MAX = 2.0
+#: A member hears of a rebalance with the answer to a heartbeat: a newcomer waits for it.
+HEARTBEATS_A_LEASE = 20
 
 
 class Start(NamedTuple):
@@ -34,6 +36,8 @@ class Start(NamedTuple):
     partition: int
     epoch: int
     position: Position
+    #: Nobody has written a position down yet.
+    new: bool = False
 
 
 class Events(NamedTuple):
@@ -77,7 +81,9 @@ class Poller:
             "max.poll.interval.ms": AWAY_MS_MAX,
             # With the protocol of KIP-848 it is the broker's.
             **(
-                {} if cluster.config.get("group.protocol") == "consumer" else {"session.timeout.ms": lease_ms}
+                {}
+                if cluster.config.get("group.protocol") == "consumer"
+                else {"session.timeout.ms": lease_ms, "heartbeat.interval.ms": lease_ms // HEARTBEATS_A_LEASE}
             ),
         }
         self._address = cluster.address
@@ -170,13 +176,13 @@ class Poller:
         """Return how far the subscription has come, as its ledger says."""
         # The answer waits for transactions that are under way; after it the ledger is whole.
         consumer.committed([TopicPartition(self._topic.name, partition)], timeout=REQUEST_TIMEOUT_S)
-        position = self._read_ledger(partition)
+        position = written = self._read_ledger(partition)
         if position is None:
             low, high = self._fetcher.bounds(self._topic.name, partition)
             start = high if self._latest else low
             position = Position(high=start - 1, start=start, topic_id=self._topic.topic_id)
         epoch = self.epochs[partition] = self.epochs.get(partition, 0) + 1
-        return Start(partition, epoch, position)
+        return Start(partition, epoch, position, new=written is None)
 
     def _read_ledger(self, partition: int) -> Position | None:
         _, end = self._fetcher.bounds(self._ledger, partition)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,8 @@ from headrace.ports.index import Claim, Tried
 WAITING_MAX = 4_096
 #: Beyond all offsets: everything of a partition is forgotten.
 _ALL = 1 << 62
+#: A take-over that the index did not let through is tried again after this time.
+AGAIN_S = 0.5
 
 
 class KafkaWorker:
@@ -48,8 +50,18 @@ class KafkaWorker:
 class Share:
     """The partitions that a worker has of one subscription."""
 
-    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, *, latest: bool) -> None:
+    def __init__(
+        self,
+        log: Log,
+        worker: KafkaWorker,
+        subscription: Subscription,
+        decide: Callable[[set[int]], Awaitable[None]],
+        *,
+        latest: bool,
+    ) -> None:
         self._log, self._index, self._clock = log, log.index, log.clock
+        #: Writes the position of partitions down as it is.
+        self._decide = decide
         self._owner, self._lease_ms, self._latest = worker.name, worker.lease_ms, latest
         self._handler, self._topic = subscription.handler, subscription.topic
         self._fault: BaseException | None = None
@@ -118,14 +130,21 @@ class Share:
 
     async def _take_over(self, starts: list[Start]) -> None:
         """Learn what is open in new partitions, and what an owner that died had in hand."""
-        try:
-            claims = {claim.partition: claim for claim in await self._index.claims(self._handler)}
-            for start in starts:
-                claim = claims.get(start.partition)
-                await self._begin(start, None if claim is None or claim.owner == self._owner else claim)
-        except errors.JournalError as fault:
-            self._failed(fault)
-        self.woken.set()
+        while left := [start for start in starts if self._awaits(start)]:
+            try:
+                claims = {claim.partition: claim for claim in await self._index.claims(self._handler)}
+                for start in left:
+                    claim = claims.get(start.partition)
+                    await self._begin(start, None if claim is None or claim.owner == self._owner else claim)
+            except errors.JournalError as fault:
+                self._failed(fault)
+                await self._clock.sleep(AGAIN_S)
+            self.woken.set()
+
+    def _awaits(self, start: Start) -> bool:
+        """Return whether a partition is still under this assignment, and not taken over yet."""
+        part = self.parts.get(self._log.place(self._topic, start.partition))
+        return part is not None and part.held.epoch == start.epoch and not part.ready
 
     async def _begin(self, start: Start, claim: Claim | None) -> None:
         tp = self._log.place(self._topic, start.partition)
@@ -135,26 +154,32 @@ class Share:
             for entry in start.position.open
         ]
         part = self.parts.get(tp)
-        if part is None or part.held.epoch != start.epoch:
+        if part is None or not self._awaits(start):
             return  # given up meanwhile
         for entry, reading in opened:
             if reading is not None:
                 self._reopen(part, entry, reading, tried.get(entry.offset), died=claim is not None)
         if claim is not None:
             part.suspect_upto = claim.upto
-        part.ready = True
+        if start.new and self._latest:
+            await self._decide({tp})  # else who comes next would begin at another end
+            part = self.parts.get(tp)
+        if part is not None and part.held.epoch == start.epoch:
+            part.ready = True
 
     def _reopen(
         self, part: Part, entry: OpenEntry, reading: Reading, known: Tried | None, *, died: bool
     ) -> None:
         attempt = Attempt(entry.number, entry.crashes, entry.generation, entry.errors)
         state = OpenState(entry.state)
+        begun = known is not None and known.number > attempt.number
         if known is not None:
             number, crashes = max(attempt.number, known.number), max(attempt.crashes, known.crashes)
             attempt = attempt._replace(number=number, crashes=crashes)
-        if state is OpenState.RUNNING:
+        if begun or state is OpenState.RUNNING:
             state, attempt = OpenState.RETRY, attempt._replace(crashes=attempt.crashes + died)
-        wait_ns = max(0, entry.due_us - self._clock.wall_us()) * 1000
+        # Never longer than was meant: clocks of two hosts differ, and wall clocks are set.
+        wait_ns = min(max(0, entry.due_us - self._clock.wall_us()), entry.wait_us) * 1000
         due_ns = self._clock.boot_ns() + wait_ns if wait_ns else 0
         row = reading.row
         part.open(row, Open(row[0], state, attempt, due_ns, key_of(row)))
