@@ -24,9 +24,10 @@ from headrace import errors
 from headrace.app import App, World
 from headrace.event.contract import Event, contract_of
 from headrace.event.label import Label
-from headrace.journal.reader import PAGE_ROWS_MAX, StoredEvent
+from headrace.journal.reader import PAGE_ROWS_MAX
 from headrace.journal.sqlite import SqliteJournal
 from headrace.ports import FAILPOINTS, Chance, Faults, LoadedModel, Model, NoFaults
+from headrace.ports.look import StoredEvent
 from headrace.runtime.server import Server
 from headrace.world import SystemChance, SystemClock
 

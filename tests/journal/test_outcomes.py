@@ -86,6 +86,7 @@ async def test_a_failed_take_over_takes_nothing(lab: Lab) -> None:
     assert len((await member.taken()).rows) == 1
 
 
+@pytest.mark.needs("failpoints")
 async def test_a_failed_offer_activates_nothing(lab: Lab) -> None:
     """A version whose offer fails is not known; offered again it becomes active."""
     journal = await lab.journal()

@@ -112,7 +112,7 @@ class TypeUnknown(EventError):
 
 
 class HeadCorrupt(EventError):
-    """The envelope of the event at offset {offset} cannot be read.
+    """The envelope of the event at {where} cannot be read.
 
     The event went to the dead letters with its original bytes.
 

@@ -256,6 +256,31 @@ class JournalForbidden(JournalError):
     fault = Fault.YOURS
 
 
+class IndexMissing(JournalError):
+    """There is no index at {path}.
+
+    A command that looks into a journal on Kafka does not make one. Nothing was changed.
+
+    Hint: name it with ``--index`` or ``HEADRACE_INDEX``; workers make it, and ``headrace index rebuild`` does
+    from the topics alone.
+    """
+
+    code = "HR-E226"
+    fault = Fault.YOURS
+
+
+class IndexForeign(JournalError):
+    """The index at {path} belongs to cluster {found}, the journal is on cluster {cluster}.
+
+    Positions of the one mean nothing to the other. Nothing was written.
+
+    Hint: give each cluster an index of its own with ``HEADRACE_INDEX``: another file, database or schema.
+    """
+
+    code = "HR-E227"
+    fault = Fault.YOURS
+
+
 class IndexGap(JournalError):
     """Partition {partition} is indexed up to offset {indexed}, not to {after} as was believed.
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
 from headrace import errors
 from headrace.codec.head import decode_head, decode_stamp
-from headrace.event.envelope import Envelope, Head, Place, Stamp, envelope_of
+from headrace.event.envelope import Head, Place, Stamp, envelope_of
 from headrace.event.lineage import id_of, text_of
 from headrace.journal.connection import Connection
 from headrace.journal.file import MEMORY, check_ours, exists, mapped, open_file
 from headrace.journal.queries import load
+from headrace.ports.look import CHAIN_EVENTS_MAX, StoredEvent
 
 #: Rows of one query; nothing holds a read transaction open between two pages.
 PAGE_ROWS_MAX = 1_000
@@ -26,15 +27,6 @@ CANDIDATES_MAX = 5
 
 #: A stored event as the queries return it: offset, place, id, depth, envelope, payload.
 EventRow = tuple[int, int, bytes, int, bytes, bytes]
-
-
-class StoredEvent(NamedTuple):
-    """An event as it lies in the journal."""
-
-    envelope: Envelope
-    payload: bytes
-    #: Why the envelope cannot be read, if it cannot; most of it is blank then.
-    problem: str = ""
 
 
 class Reader:
@@ -163,9 +155,9 @@ class Reader:
                 found += self.rows(self._queries.events_by_id, (event_id, event_id, topic, 1))
         return found
 
-    def chain(self, event: StoredEvent, limit: int = PAGE_ROWS_MAX) -> list[StoredEvent]:
+    def chain(self, event: StoredEvent, limit: int = CHAIN_EVENTS_MAX) -> list[StoredEvent]:
         """Return the chain that an event belongs to, causes before effects, at most ``limit`` events."""
-        rows = self.rows(self._queries.chain, (event.envelope.offset, min(limit, PAGE_ROWS_MAX)))
+        rows = self.rows(self._queries.chain, (event.envelope.offset, min(limit, CHAIN_EVENTS_MAX)))
         return [self.event(row) for row in rows]
 
     # --- dead letters in short ----------------------------------------------------------------

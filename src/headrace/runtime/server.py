@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from headrace.ports import (
     Consumer,
     DeadLetter,
     Observer,
+    Row,
     Settled,
 )
 from headrace.runtime.deadline import DeadlineWatch
@@ -64,6 +65,8 @@ class Shared:
     quiet: Quiet
     observer: Observer | None
     balance_s: float
+    #: Where an event lies, for people.
+    where: Callable[[Row], str]
 
 
 class Server:
@@ -82,7 +85,7 @@ class Server:
         self.consumer, self.versions, self.pipeline = consumer, versions, pipeline
         self._clock = clock
         self._quiet, self._observer, self._balance_s = shared.quiet, shared.observer, shared.balance_s
-        self._concurrency = handler.concurrency
+        self._where, self._concurrency = shared.where, handler.concurrency
         self._deadline = DeadlineWatch(pipeline, clock, handler.deadline_ms)
         self._flights: list[Flight] = []
         self._claimed: deque[tuple[Batch, Serving]] = deque()
@@ -342,8 +345,8 @@ class Server:
     def _log_dead(self, letters: list[DeadLetter]) -> None:
         for letter in letters:
             _log.error(
-                "%s: event at offset %d goes to the dead letters (%s, %s): %s",
-                self.name, letter.row[0], letter.reason, letter.code, letter.error,
+                "%s: event at %s goes to the dead letters (%s, %s): %s",
+                self.name, self._where(letter.row), letter.reason, letter.code, letter.error,
             )  # fmt: skip
 
     # --- the end ------------------------------------------------------------------------------

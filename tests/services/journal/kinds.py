@@ -21,6 +21,7 @@ from headrace.journal.index.postgres import PostgresIndex
 from headrace.journal.index.sqlite import SqliteIndex
 from headrace.journal.kafka.client import cluster_of
 from headrace.journal.kafka.journal import KafkaJournal
+from headrace.journal.kafka.versions import VERSIONS, Versions
 from headrace.ports import (
     Clock,
     Consumer,
@@ -60,6 +61,7 @@ class Apart(KafkaJournal):
         clock: Any = Sleeping(world.clock)
         super().__init__(cluster_of(url), index, clock=clock, chance=world.chance, faults=world.faults)
         self._mark = mark
+        self._log.versions = Versions(self._log, self._own(VERSIONS))
 
     def _own(self, name: str) -> str:
         return name.removesuffix(self._mark) + self._mark

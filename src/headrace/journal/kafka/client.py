@@ -40,25 +40,72 @@ _DENIED = frozenset(
 )
 
 
+#: Settings on which the guarantees rest, and what a URL may say of them all the same.
+_OURS: Mapping[str, frozenset[str]] = {
+    "acks": frozenset({"all", "-1"}),
+    "request.required.acks": frozenset({"all", "-1"}),
+    "enable.idempotence": frozenset({"true"}),
+    "isolation.level": frozenset({"read_committed"}),
+    "enable.auto.commit": frozenset({"false"}),
+    "auto.offset.reset": frozenset({"error"}),
+    # Other strategies do not give partition n of a source and of its commands to one owner.
+    "partition.assignment.strategy": frozenset({"range"}),
+    "group.remote.assignor": frozenset({"range"}),
+    "group.protocol": frozenset({"classic", "consumer"}),
+    **dict.fromkeys(
+        (
+            "bootstrap.servers", "metadata.broker.list", "group.id", "group.instance.id", "transactional.id",
+            "transaction.timeout.ms", "enable.auto.offset.store", "enable.partition.eof",
+            "max.poll.interval.ms", "on_delivery", "error_cb",
+        ),
+        frozenset[str](),
+    ),
+}  # fmt: skip
+_LEASE = (
+    "session.timeout.ms is the setting lease_ms; with group.protocol=consumer it is the broker's, "
+    "group.consumer.session.timeout.ms"
+)
+
+
 class Cluster(NamedTuple):
     """A cluster as a URL names it: ``kafka://host:9092,other:9092?security.protocol=SASL_SSL&...``."""
 
     address: str
-    #: Settings of librdkafka.
+    #: Settings of librdkafka, for all clients.
     config: Mapping[str, Any]
+    #: Have the brokers balance the groups (KIP-848), instead of one of the members?
+    by_broker: bool = False
 
 
 def cluster_of(url: str) -> Cluster:
     """Return the cluster of a URL; options behind ``?`` are settings of librdkafka, handed on as they are.
 
-    Raises `SettingInvalid` for a URL without a host.
+    Raises `SettingInvalid` for a URL without a host, and for settings on which the guarantees rest.
     """
     parts = urlsplit(url)
     if parts.scheme != SCHEME or not parts.netloc or "@" in parts.netloc:
         problem = "it is kafka://host:port[,host:port ...][?setting=value&...], without user and password"
         raise errors.SettingInvalid(name="journal", origin="the settings", problem=problem)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    return Cluster(f"{SCHEME}://{parts.netloc}", {**given, "bootstrap.servers": parts.netloc})
+    _check(given)
+    by_broker = given.get("group.protocol") == "consumer"
+    ours = {name: value for name, value in given.items() if name not in _OURS}
+    return Cluster(f"{SCHEME}://{parts.netloc}", {**ours, "bootstrap.servers": parts.netloc}, by_broker)
+
+
+def _check(given: Mapping[str, str]) -> None:
+    """Refuse settings that would break what Headrace promises, or that stand elsewhere."""
+    for name, value in given.items():
+        allowed = _OURS.get(name)
+        if name == "session.timeout.ms":
+            problem = _LEASE
+        elif allowed is None or value.lower() in allowed:
+            continue
+        elif allowed:
+            problem = f"{name} can only be {' or '.join(sorted(allowed))}, for the guarantees rest on it"
+        else:
+            problem = f"{name} is Headrace's own to set, for the guarantees rest on it"
+        raise errors.SettingInvalid(name="journal", origin="the settings", problem=problem)
 
 
 def coded(fault: KafkaError | KafkaException, address: str) -> errors.JournalError:
@@ -83,9 +130,12 @@ class Admin:
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._address, self._clock = cluster.address, clock
-        self._client: Any = AdminClient(
-            {**cluster.config, "socket.timeout.ms": int(REQUEST_TIMEOUT_S * 1000)}
-        )
+        config = {"socket.timeout.ms": int(REQUEST_TIMEOUT_S * 1000), **cluster.config}
+        try:
+            self._client: Any = AdminClient(config)
+        except KafkaException as fault:  # of a name or a value that librdkafka does not know
+            problem = fault.args[0].str()
+            raise errors.SettingInvalid(name="journal", origin="the settings", problem=problem) from fault
 
     async def _call(self, ask: Callable[[], T]) -> T:
         try:

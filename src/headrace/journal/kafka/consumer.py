@@ -57,6 +57,8 @@ class KafkaConsumer:
     async def balance(self) -> int:
         """Join the group, if that is not done; return the number of partitions held."""
         await self._share.join()
+        # Whoever activated a version may have died before the index showed it; or the index was set back.
+        await self._log.versions.catch_up()
         return self.held()
 
     def held(self) -> int:
@@ -95,7 +97,7 @@ class KafkaConsumer:
             if not due or (suspect and rows):
                 continue
             if not rows:
-                self._check(await self._index.active(self._handler), version)
+                self._check(await self._log.active(self._handler), version)
             for entry in due:
                 attempts[entry.seq] = entry.attempt._replace(number=entry.attempt.number + 1)
             tries = [
@@ -130,6 +132,8 @@ class KafkaConsumer:
         if not found:
             return None, False
         copies = await self._look(found, version)
+        if not found:
+            return None, True
         rows: list[Row] = []
         epochs: dict[int, int] = {}
         for tp, (part, readings) in found.items():
@@ -165,6 +169,11 @@ class KafkaConsumer:
         except errors.VersionInactive:  # none of it was begun: nobody is to suspect it
             await self._index.look(self._handler, [], [one._replace(upto=one.after) for one in claims])
             raise
+        for tp, (part, _) in list(found.items() if looked.refused else ()):
+            if part.partition in looked.refused:
+                # One who had it before was so slow that it took it over after us: once more, it is ours.
+                del found[tp]
+                await self._share.take_over(part)
         return looked.copies
 
     def _claim(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -18,6 +19,9 @@ from headrace.ports import Clock
 STRETCH_S_MAX = 30.0
 _POLL_S = 0.2
 _BURST = 500
+#: The leader of a partition that was just made, or has moved, is not known to all brokers at once.
+BOUNDS_TRIES_MAX = 5
+_AGAIN_S = 0.2
 
 
 class Fetcher:
@@ -39,7 +43,13 @@ class Fetcher:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset that is kept, and the one that the next record gets."""
-        where = TopicPartition(topic, partition)
+        for _ in range(BOUNDS_TRIES_MAX - 1):
+            with suppress(errors.JournalUnavailable):
+                return self._bounds(TopicPartition(topic, partition))
+            self._clock.nap(_AGAIN_S)
+        return self._bounds(TopicPartition(topic, partition))
+
+    def _bounds(self, where: TopicPartition) -> tuple[int, int]:
         try:
             low, _ = self._consumer.get_watermark_offsets(where, timeout=REQUEST_TIMEOUT_S)
             # Committed readers are told the end of what is committed; here the real end is asked for.

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from confluent_kafka import Message
+
 from headrace import errors
 from headrace.event.envelope import Stamp
 from headrace.journal.kafka.client import Admin, Cluster, Topic
 from headrace.journal.kafka.fetch import Fetcher
 from headrace.journal.kafka.outcome import DEAD_SUFFIX
+from headrace.journal.kafka.produce import Publisher
 from headrace.journal.kafka.rows import PARTITION_BITS, Reading, Rows, Stamps
+from headrace.journal.kafka.versions import Versions
 from headrace.ports import Chance, Clock, Faults, TopicInfo
-from headrace.ports.index import Claim, Index, Looked, Stretch
+from headrace.ports.index import Active, Claim, Index, Looked, Stretch
 
 #: Topics and groups of our own begin like this.
 OWN = "headrace"
@@ -36,17 +40,22 @@ class Log:
         self._admin: Admin | None = None
         self._fetcher: Fetcher | None = None
         self._fetching = asyncio.Lock()
+        self._publisher: Publisher | None = None
+        self.versions = Versions(self)
 
     async def open(self) -> None:
         """Connect; raises `JournalUnavailable` when no broker answers."""
         admin = Admin(self.cluster, self.clock)
         await admin.check()
         await self.index.open()
-        self._admin = admin
+        self._admin, self._publisher = admin, Publisher(self.cluster)
 
     async def close(self) -> None:
         """Disconnect."""
         self._admin = None
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            await asyncio.to_thread(publisher.close)
         if self._fetcher is not None:
             self._fetcher.close()
             self._fetcher = None
@@ -57,6 +66,13 @@ class Log:
         if self._admin is None:
             raise errors.JournalClosed
         return self._admin
+
+    @property
+    def publisher(self) -> Publisher:
+        """Return the producer of single records; raises `JournalClosed`."""
+        if self._publisher is None:
+            raise errors.JournalClosed
+        return self._publisher
 
     async def topic(self, name: str, partitions: int | None = None) -> TopicInfo:
         """Return a topic, creating it when it is new."""
@@ -104,10 +120,22 @@ class Log:
         """Ask the index; what it does not have yet, of before, is read and indexed first."""
         while True:
             try:
-                return await self.index.look(handler, stretches, claims)
+                looked = await self.index.look(handler, stretches, claims)
             except errors.IndexGap:
                 for stretch in stretches:
                     await self._fill(handler, topic, stretch)
+                continue
+            if not claims or not self.versions.behind(looked.upto):
+                return looked
+            await self.versions.catch_up()
+
+    async def active(self, handler: str) -> int | None:
+        """Return the number of a handler's active version, as an index that is not behind has it."""
+        while True:
+            found: Active = await self.index.active(handler)
+            if not self.versions.behind(found.upto):
+                return found.version
+            await self.versions.catch_up()
 
     async def _fill(self, handler: str, topic: TopicInfo, stretch: Stretch) -> None:
         """Index the records of a partition from where the index ends to where a stretch begins."""
@@ -122,8 +150,22 @@ class Log:
             start = end
 
     def _read(self, rows: Rows, topic: str, partition: int, start: int, end: int) -> list[Reading]:
+        return [rows.read(message) for message in self._fetch().read(topic, partition, start, end)]
+
+    async def read_on(self, topic: str, partition: int, start: int) -> list[Message]:
+        """Return the records from an offset to what is the end now."""
+
+        def read() -> list[Message]:
+            fetcher = self._fetch()
+            _, end = fetcher.bounds(topic, partition)
+            return list(fetcher.read(topic, partition, start, end)) if start < end else []
+
+        async with self._fetching:
+            return await asyncio.to_thread(read)
+
+    def _fetch(self) -> Fetcher:
         self._fetcher = self._fetcher or Fetcher(self.cluster, OWN, self.clock)
-        return [rows.read(message) for message in self._fetcher.read(topic, partition, start, end)]
+        return self._fetcher
 
     async def read_one(self, rows: Rows, topic: TopicInfo, partition: int, offset: int) -> Reading | None:
         """Return the record at an offset, or ``None`` when it is gone."""

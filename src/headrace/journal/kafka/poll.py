@@ -30,6 +30,19 @@ LEAVING_S_MAX = 2.0
 HEARTBEATS_A_LEASE = 20
 
 
+#: Partition n of the source and of the commands go to one owner: nothing else but `range` sees to that.
+_BY_BROKER = {"group.protocol": "consumer", "group.remote.assignor": "range"}
+
+
+def _classic(lease_ms: int) -> dict[str, Any]:
+    """Return settings for a group that its members balance; with KIP-848 the time is the broker's."""
+    return {
+        "partition.assignment.strategy": "range",
+        "session.timeout.ms": lease_ms,
+        "heartbeat.interval.ms": lease_ms // HEARTBEATS_A_LEASE,
+    }
+
+
 class Start(NamedTuple):
     """A partition that was assigned: how far the subscription has come, and under which assignment."""
 
@@ -79,16 +92,13 @@ class Poller:
             "fetch.wait.max.ms": 10,
             "queued.max.messages.kbytes": AHEAD_KIB,
             "max.poll.interval.ms": AWAY_MS_MAX,
-            # With the protocol of KIP-848 it is the broker's.
-            **(
-                {}
-                if cluster.config.get("group.protocol") == "consumer"
-                else {"session.timeout.ms": lease_ms, "heartbeat.interval.ms": lease_ms // HEARTBEATS_A_LEASE}
-            ),
+            **(_BY_BROKER if cluster.by_broker else _classic(lease_ms)),
         }
         self._address = cluster.address
         self._topic, self._ledger = topic, ledger
         self._consumer = Consumer(config)
+        #: With KIP-848 partitions come and go one by one, else all are given up first at every change.
+        self._one_by_one = cluster.by_broker
         self._fetcher = Fetcher(cluster, group, clock)
         self._events, self._loop = events, asyncio.get_running_loop()
         self._latest = False
@@ -165,10 +175,13 @@ class Poller:
         self.metadata = consumer.consumer_group_metadata()
         partitions = [one.partition for one in given if one.topic == self._topic.name]
         starts = [self._start_of(consumer, partition) for partition in partitions]
-        self._mine = set(partitions)
-        self._paused = False
         where = [TopicPartition(self._topic.name, one.partition, one.position.high + 1) for one in starts]
-        consumer.assign(where)
+        if self._one_by_one:
+            consumer.incremental_assign(where)
+        else:
+            consumer.assign(where)
+        self._mine |= set(partitions)
+        self._paused = not self.full  # what came is not paused, what stayed may be
         if starts:
             self._tell(self._events.assigned, starts)
 
@@ -198,12 +211,18 @@ class Poller:
         with suppress(TimeoutError, RuntimeError):  # else the next owner is careful where it need not be
             leaving = self._events.leaving([one.partition for one in taken])
             asyncio.run_coroutine_threadsafe(leaving, self._loop).result(LEAVING_S_MAX)
-        consumer.unassign()
+        self._unassign(consumer, taken)
 
     def _on_lost(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
         _log.warning("%s: the group went on without this worker; its results are dropped", self._topic.name)
         self._give_up(taken)
-        consumer.unassign()
+        self._unassign(consumer, taken)
+
+    def _unassign(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
+        if self._one_by_one:
+            consumer.incremental_unassign(list(taken))
+        else:
+            consumer.unassign()
 
     def _give_up(self, taken: Sequence[TopicPartition]) -> None:
         partitions = [one.partition for one in taken]

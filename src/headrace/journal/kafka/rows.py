@@ -31,6 +31,11 @@ def offset_of(number: int) -> int:
     return number >> PARTITION_BITS
 
 
+def partition_of(number: int) -> int:
+    """Return the partition of a row's number."""
+    return number & (PARTITIONS_MAX - 1)
+
+
 #: An emitted event, until the transaction that writes it: place, id, depth, envelope, payload.  A plain
 #: tuple, by which the pipeline knows one event from a list of them.
 Emitted = tuple[int, bytes, int, Head, bytes]

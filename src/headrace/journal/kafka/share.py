@@ -23,8 +23,6 @@ from headrace.ports.index import Claim, Tried
 
 #: Records that may wait on the loop; beyond it the partitions are paused.
 WAITING_MAX = 4_096
-#: Beyond all offsets: everything of a partition is forgotten.
-_ALL = 1 << 62
 #: A take-over that the index did not let through is tried again after this time.
 AGAIN_S = 0.5
 
@@ -115,7 +113,7 @@ class Share:
         """Note that what was claimed of partitions is not in the hand of somebody who died."""
         for partition in partitions:
             with suppress(errors.JournalError):
-                await self._index.finished(self._handler, partition, _ALL)
+                await self._index.hand_over(self._handler, partition, self._owner)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -130,12 +128,15 @@ class Share:
 
     async def _take_over(self, starts: list[Start]) -> None:
         """Learn what is open in new partitions, and what an owner that died had in hand."""
+        claims: dict[int, Claim | None] = {}
         while left := [start for start in starts if self._awaits(start)]:
             try:
-                claims = {claim.partition: claim for claim in await self._index.claims(self._handler)}
                 for start in left:
-                    claim = claims.get(start.partition)
-                    await self._begin(start, None if claim is None or claim.owner == self._owner else claim)
+                    partition = start.partition
+                    if partition not in claims:  # the next time it would be known as ours
+                        claims[partition] = await self._index.take_over(self._handler, partition, self._owner)
+                    await self._index.finished(self._handler, partition, start.position.low())
+                    await self._begin(start, claims[partition])
             except errors.JournalError as fault:
                 self._failed(fault)
                 await self._clock.sleep(AGAIN_S)
@@ -166,6 +167,12 @@ class Share:
             part = self.parts.get(tp)
         if part is not None and part.held.epoch == start.epoch:
             part.ready = True
+
+    async def take_over(self, part: Part) -> None:
+        """Have the claims of this worker count, and know what another has in hand who did not hand over."""
+        claim = await self._index.take_over(self._handler, part.partition, self._owner)
+        if claim is not None:
+            part.suspect_upto = max(part.suspect_upto, claim.upto)
 
     def _reopen(
         self, part: Part, entry: OpenEntry, reading: Reading, known: Tried | None, *, died: bool
