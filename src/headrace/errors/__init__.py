@@ -59,8 +59,10 @@ from headrace.errors.journal import (
     JournalUnavailable,
     JournalUrlInvalid,
     LeaseLost,
+    RecordTooLarge,
     RedriveRefused,
     TopicMismatch,
+    TopicUnfit,
 )
 from headrace.errors.model import (
     InputRefused,
@@ -151,6 +153,7 @@ __all__ = [
     "PayloadTooLarge",
     "PayloadUndecodable",
     "PoolCrashed",
+    "RecordTooLarge",
     "RedriveRefused",
     "SettingInvalid",
     "SettingsUnreadable",
@@ -158,6 +161,7 @@ __all__ = [
     "TargetInvalid",
     "TopicInvalid",
     "TopicMismatch",
+    "TopicUnfit",
     "TypeTwice",
     "TypeUnknown",
     "UnitTooLarge",

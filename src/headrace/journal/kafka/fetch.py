@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, coded
+from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Doing, coded
 from headrace.ports import Clock
 
 #: A stretch that does not arrive in this time: a transaction left open by a worker that died ends it within
@@ -57,7 +57,7 @@ class Fetcher:
             asked = self._admin.list_offsets({where: spec.latest()}, request_timeout=REQUEST_TIMEOUT_S)
             return int(low), int(asked[where].result(REQUEST_TIMEOUT_S).offset)
         except KafkaException as fault:
-            raise coded(fault, self._address) from fault
+            raise coded(fault, self._address, Doing("read", topic=where.topic)) from fault
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
         """Yield the committed records from ``start`` to before ``end``, waiting for open transactions."""
@@ -73,7 +73,7 @@ class Fetcher:
                 for message in self._consumer.consume(_BURST, _POLL_S):
                     error = message.error()
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library names it so
-                        raise coded(error, self._address)
+                        raise coded(error, self._address, Doing("read", topic=topic))
                     if error is None and (message.offset() or 0) < end:
                         yield message
                 (reached,) = self._consumer.position([where])

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from headrace.codec.ledger import POSITION, Position, read_position
-from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Topic, coded
+from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Doing, Topic, coded
 from headrace.journal.kafka.fetch import Fetcher
 from headrace.ports import Clock
 
@@ -94,7 +94,7 @@ class Poller:
             "max.poll.interval.ms": AWAY_MS_MAX,
             **(_BY_BROKER if cluster.by_broker else _classic(lease_ms)),
         }
-        self._address = cluster.address
+        self._address, self._doing = cluster.address, Doing("read", topic.name, group)
         self._topic, self._ledger = topic, ledger
         self._consumer = Consumer(config)
         #: With KIP-848 partitions come and go one by one, else all are given up first at every change.
@@ -140,7 +140,9 @@ class Poller:
                 self._breathe()
                 self._hand_on(self._consumer.consume(1, WAIT_S))
         except Exception as fault:  # noqa: BLE001 - whatever ends the thread, the consumer has to know
-            failed = coded(fault, self._address) if isinstance(fault, KafkaException) else fault
+            failed = fault
+            if isinstance(fault, KafkaException):
+                failed = coded(fault, self._address, self._doing)
             self._tell(self._events.failed, failed)
         finally:
             self._consumer.close()
@@ -165,7 +167,7 @@ class Poller:
             if error is None:
                 records.append(message)
             elif not error.retriable():
-                self._tell(self._events.failed, coded(error, self._address))
+                self._tell(self._events.failed, coded(error, self._address, self._doing))
         if records:
             self._tell(self._events.records, records)
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from headrace import errors
-from headrace.journal.kafka.client import Cluster, coded
+from headrace.journal.kafka.client import Cluster, Doing, coded
+from headrace.journal.kafka.topics import LEDGER_BYTES_MAX
 from headrace.ports import Chance
 from headrace.runtime.threads import Threads
 
@@ -42,6 +43,7 @@ def _config(cluster: Cluster, **more: Any) -> dict[str, Any]:
         "acks": "all",
         "retry.backoff.ms": RETRY_MS,
         "linger.ms": 0,
+        "message.max.bytes": LEDGER_BYTES_MAX,
         "compression.type": "lz4",
         **more,
     }
@@ -67,7 +69,8 @@ class Publisher:
         done: asyncio.Future[None] = loop.create_future()
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
-            fault = None if error is None else coded(error, self._address)
+            doing = Doing("write to", topic=record.topic)
+            fault = None if error is None else coded(error, self._address, doing)
             loop.call_soon_threadsafe(_answer, done, fault)
 
         self._produce(record, delivered)
@@ -82,7 +85,7 @@ class Publisher:
                 "Too many events wait for the brokers.", path=self._address
             ) from fault
         except KafkaException as fault:
-            raise coded(fault, self._address) from fault
+            raise coded(fault, self._address, Doing("write to", topic=topic)) from fault
 
     def close(self) -> None:
         """Write what is queued, and stop."""
@@ -167,7 +170,9 @@ class Transactions:
                     self._write(records, offsets, fence.metadata)
         except KafkaException as fault:
             self._give_up(fault)
-            raise coded(fault, self._cluster.address) from fault
+            topics = ", ".join(sorted({record.topic for record in records}))
+            doing = Doing("write to", topics, self._name, f"{self._name}.*")
+            raise coded(fault, self._cluster.address, doing) from fault
 
     def _write(self, records: Sequence[Out], offsets: Sequence[TopicPartition], metadata: object) -> None:
         producer = self._producer or self._make()
