@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.ports import Journal, World
     from headrace.ports.index import Index
     from headrace.ports.look import Desk, Look
+    from headrace.ports.upkeep import Upkeep
 
 _KAFKA = "kafka://"
 _POSTGRES = ("postgresql://", "postgres://")
@@ -47,19 +48,44 @@ def index_of(settings: Settings, world: World) -> Index:
 
 def look_of(settings: Settings, world: World) -> Look:
     """Return the journal that the settings name, to be looked into; not opened yet."""
+    clock, chance, faults = world.clock, world.chance, world.faults
+    if settings.journal.startswith(_KAFKA):
+        with _extra():
+            from headrace.journal.kafka.client import cluster_of
+            from headrace.journal.kafka.look import KafkaLook
+        index = index_of(settings, world)
+        return KafkaLook(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)
     from headrace.journal.look import SqliteLook
 
-    return SqliteLook(path_of(settings.journal), world.clock)
+    return SqliteLook(path_of(settings.journal), clock)
 
 
 def desk_of(settings: Settings, world: World) -> Desk:
     """Return the journal that the settings name, to be decided on; not opened yet."""
+    clock, chance, faults = world.clock, world.chance, world.faults
+    if settings.journal.startswith(_KAFKA):
+        with _extra():
+            from headrace.journal.kafka.client import cluster_of
+            from headrace.journal.kafka.look import KafkaDesk
+        index = index_of(settings, world)
+        return KafkaDesk(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)
     from headrace.journal.look import SqliteDesk
 
     path, durability = path_of(settings.journal), settings.durability
-    return SqliteDesk(
-        path, clock=world.clock, chance=world.chance, faults=world.faults, durability=durability
-    )
+    return SqliteDesk(path, clock=clock, chance=chance, faults=faults, durability=durability)
+
+
+def upkeep_of(settings: Settings, world: World) -> Upkeep:
+    """Return the index beside the journal that the settings name; raises `CommandInvalid` without one."""
+    if not settings.journal.startswith(_KAFKA):
+        problem = "a journal in a SQLite file has no index beside it"
+        raise errors.CommandInvalid(problem=problem, hint="``headrace status --verify`` checks the file")
+    with _extra():
+        from headrace.journal.kafka.client import cluster_of
+        from headrace.journal.kafka.upkeep import KafkaUpkeep
+    clock, chance, faults = world.clock, world.chance, world.faults
+    index = index_of(settings, world)
+    return KafkaUpkeep(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)
 
 
 @contextmanager

@@ -51,6 +51,8 @@ class Kind(Protocol):
     name: str
     #: Says to another process which one it is; see `kind_at`.
     where: str
+    #: The method of a consumer that looks for redriven events.
+    sees_redriven: str
     #: So long a worker that is not heard of keeps its partitions.
     lease_ms: int
     can: Can
@@ -92,6 +94,7 @@ class Sqlite:
     """What both forms of the embedded journal share."""
 
     lease_ms = 10_000
+    sees_redriven = "_see_redriven"
 
     def sub(self, subscription: Subscription) -> int:
         """Return the number of a subscription."""

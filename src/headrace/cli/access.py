@@ -11,6 +11,7 @@ from headrace.cli.output import warn
 if TYPE_CHECKING:
     from headrace.ports import Chance, Clock, Faults
     from headrace.ports.look import Desk, Look
+    from headrace.ports.upkeep import Upkeep
 
 T = TypeVar("T")
 
@@ -49,6 +50,20 @@ async def deciding(journal: str | None, index: str | None) -> AsyncGenerator[Des
         yield desk
     finally:
         await desk.close()
+
+
+@asynccontextmanager
+async def maintaining(journal: str | None, index: str | None, *, make: bool) -> AsyncGenerator[Upkeep]:
+    """Mend or check the index beside a journal."""
+    from headrace.settings import load
+    from headrace.wiring import upkeep_of
+
+    upkeep = upkeep_of(load({"journal": journal, "index": index}), _World())
+    try:
+        await upkeep.open(make=make)
+        yield upkeep
+    finally:
+        await upkeep.close()
 
 
 def looked(journal: str | None, index: str | None, work: Callable[[Look], Awaitable[T]]) -> T:

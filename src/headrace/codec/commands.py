@@ -28,13 +28,36 @@ class Activate(msgspec.Struct, tag_field="command", tag="activate", omit_default
 
 VersionCommand = Offer | Activate
 
+
+class Decide(msgspec.Struct, tag_field="command", tag="decide"):
+    """Somebody wants a dead letter redriven or dropped; its partition is that of the record."""
+
+    #: ``redriven`` or ``dropped``.
+    fate: str
+    #: Offset of the event, and how often it had been redriven before it died.
+    offset: int
+    generation: int
+    #: Offset of the dead letter.
+    letter: int
+    at_us: int
+
+
 write_command = msgspec.json.Encoder().encode
 _versions = msgspec.json.Decoder(VersionCommand)
+_decisions = msgspec.json.Decoder(Decide)
 
 
 def read_version_command(value: bytes) -> VersionCommand | None:
     """Return a command about versions, or ``None`` for a record that is none: it has no effect anywhere."""
     try:
         return _versions.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def read_decision(value: bytes) -> Decide | None:
+    """Return a command about a dead letter, or ``None`` for a record that is none: it has no effect."""
+    try:
+        return _decisions.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None

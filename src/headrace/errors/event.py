@@ -123,6 +123,18 @@ class HeadCorrupt(EventError):
     fault = Fault.THEIRS
 
 
+class EventExpired(EventError):
+    """The event at {where} was deleted by topic {topic} before it was handled.
+
+    It waited for a retry, or for a worker, for longer than the topic keeps events. It counts as expired.
+
+    Hint: raise ``retention.ms`` of the topic above the longest wait and the longest outage of workers.
+    """
+
+    code = "HR-E117"
+    fault = Fault.YOURS
+
+
 class EventConflict(EventError):
     """Event {event_id} is already in topic {topic} with other content.
 

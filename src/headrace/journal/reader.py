@@ -130,19 +130,11 @@ class Reader:
         rows, several = self._beginning_with(text, topic), "Several begin so"
         if not rows:
             rows, several = self._named(text, topic), "Several publishers have given it"
-        ids = list(dict.fromkeys(row[2] for row in rows))
-        if not ids:
-            where = "" if topic is None else f"Looked for in topic {topic} alone."
-            raise errors.EventNotFound(where, event_id=text)
-        if len(ids) > 1:
-            named = ", ".join(text_of(one) for one in ids[:CANDIDATES_MAX])
-            more = " and more" if len(ids) > CANDIDATES_MAX else ""
-            hint = "name one of them; 12 digits of an id are its time, 16 tell events apart"
-            raise errors.EventNotFound(f"{several}: {named}{more}.", hint=hint, event_id=text)
+        check_one(text, topic, [row[2] for row in rows], several)
         return self.event(min(rows))
 
     def _beginning_with(self, text: str, topic: str | None) -> list[EventRow]:
-        bounds = _id_bounds(text)
+        bounds = id_bounds(text)
         return self.rows(self._queries.events_by_id, (*bounds, topic, CANDIDATES_MAX + 1)) if bounds else []
 
     def _named(self, text: str, topic: str | None) -> list[EventRow]:
@@ -176,7 +168,7 @@ class Reader:
             decoded = decode_head(head)
             envelope = envelope_of(event_id, depth, decoded, self._stamp(decoded.stamp), place)
         except (ValueError, OverflowError) as fault:  # msgspec's errors are ValueErrors
-            return StoredEvent(envelope_of(event_id, depth, _BLANK, _UNKNOWN, place), body, str(fault))
+            return unreadable(event_id, depth, place, body, str(fault))
         return StoredEvent(envelope, body)
 
     def topic(self, number: int) -> str:
@@ -201,7 +193,25 @@ _BLANK = Head(
 )  # fmt: skip
 
 
-def _id_bounds(text: str) -> tuple[bytes, bytes] | None:
+def check_one(text: str, topic: str | None, ids: Sequence[bytes], several: str) -> None:
+    """Raise `EventNotFound` unless a text was found to name one id."""
+    different = list(dict.fromkeys(ids))
+    if not different:
+        where = "" if topic is None else f"Looked for in topic {topic} alone."
+        raise errors.EventNotFound(where, event_id=text)
+    if len(different) > 1:
+        named = ", ".join(text_of(one) for one in different[:CANDIDATES_MAX])
+        more = " and more" if len(different) > CANDIDATES_MAX else ""
+        hint = "name one of them; 12 digits of an id are its time, 16 tell events apart"
+        raise errors.EventNotFound(f"{several}: {named}{more}.", hint=hint, event_id=text)
+
+
+def unreadable(event_id: bytes, depth: int, place: Place, body: bytes, problem: str) -> StoredEvent:
+    """Return an event whose envelope cannot be read; most of it is blank."""
+    return StoredEvent(envelope_of(event_id, depth, _BLANK, _UNKNOWN, place), body, problem)
+
+
+def id_bounds(text: str) -> tuple[bytes, bytes] | None:
     """Return the lowest and the highest id that begin with the digits, or ``None`` for other text."""
     digits = text.replace("-", "").lower()
     if not ID_DIGITS_MIN <= len(digits) <= ID_DIGITS or set(digits) - set("0123456789abcdef"):

@@ -214,6 +214,8 @@ class Letter(NamedTuple):
     #: It was redriven, and died again for the same reason.
     again: bool
     event: StoredEvent
+    #: Why the last decision about it could not be carried out, where that is told only later.
+    refused: str = ""
 
 
 class Filter(NamedTuple):

@@ -19,8 +19,11 @@ from tests.services.journal.records import Records
 
 from headrace.journal.index.postgres import PostgresIndex
 from headrace.journal.index.sqlite import SqliteIndex
+from headrace.journal.kafka import letters as product
 from headrace.journal.kafka.client import cluster_of
 from headrace.journal.kafka.journal import KafkaJournal
+from headrace.journal.kafka.letters import HANDLER_BITS
+from headrace.journal.kafka.log import own_topics
 from headrace.journal.kafka.versions import VERSIONS, Versions
 from headrace.ports import (
     Clock,
@@ -34,6 +37,7 @@ from headrace.ports import (
     World,
 )
 from headrace.ports.index import Index
+from headrace.ports.look import Filter
 
 #: What has not come about by then never will.
 PATIENCE_S = 30.0
@@ -90,7 +94,6 @@ class Kafka:
         refuses_conflicts=False,
         tells_copies=False,
         knows_parents=False,
-        redrives=False,
         leases=False,
         hands_over_idle=False,
         failpoints=False,
@@ -99,6 +102,7 @@ class Kafka:
 
     name = ""
     lease_ms = 4_000
+    sees_redriven = "_write_down"
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -138,9 +142,12 @@ class Kafka:
         assert isinstance(ledger, KafkaLedger)
         for one in ledger._records.of(topic.name):
             ends[one.partition] = one.offset
+        commands = {one.partition: one.offset for one in ledger._records.of(_commands_of(member))}
         async with asyncio.timeout(PATIENCE_S):
-            while not _at_rest(member.group, ends):  # noqa: ASYNC110 - what is looked at has no event
+            while not _at_rest(member.group, ends, commands):  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(_LOOK_S)
+        for one in member.group if commands else ():
+            await one.consumer._write_down()  # type: ignore[attr-defined] # as `take` does
 
     def die(self, journal: Journal, consumer: Consumer) -> None:
         """Leave the group without a word to the index: its session would run out in real time."""
@@ -156,8 +163,16 @@ class Kafka:
             records.forget()
 
     async def redrive(self, journal: Journal, letters: Sequence[int]) -> list[str]:
-        """Not there yet; see `can`."""
-        raise NotImplementedError
+        """Ask for it; it is done by the owner of the partition."""
+        assert isinstance(journal, KafkaJournal)
+        log = journal._log
+        known = {one.id >> HANDLER_BITS: one for one in await product.letters(log, Filter(decided=True))}
+        found: list[str] = []
+        for number in letters:
+            letter = known.get(number)
+            told = await product.redrive(log, [letter] if letter else [])
+            found.append(told[0].problem if told else "there is no such dead letter")
+        return found
 
     def bound_open(self, patch: pytest.MonkeyPatch, offsets_max: int) -> None:
         """Set the constant wherever it is looked up."""
@@ -170,7 +185,12 @@ def _say_nothing(partitions: list[int]) -> Coroutine[Any, Any, None]:
     raise RuntimeError("dead")
 
 
-def _at_rest(group: Sequence[Member], ends: dict[int, int]) -> bool:
+def _commands_of(member: Member) -> str:
+    _, commands = own_topics(member.subscription.handler)
+    return commands
+
+
+def _at_rest(group: Sequence[Member], ends: dict[int, int], commands: dict[int, int]) -> bool:
     """Return whether each partition has one owner, who is ready and has all of it up to its end."""
     shares = [member.consumer._share for member in group]  # type: ignore[attr-defined]
     if any(share._fault is not None for share in shares):
@@ -180,7 +200,13 @@ def _at_rest(group: Sequence[Member], ends: dict[int, int]) -> bool:
         return False
     if max(len(share.parts) for share in shares) > -(-len(ends) // len(shares)):
         return False  # somebody has not come in yet
-    return all(part.ready and _reached(part) >= ends[part.partition] for part in parts)
+    return all(
+        part.ready
+        and _reached(part) >= ends[part.partition]
+        and max([part.commands - 1, *(one.offset() for one in part.asked)])
+        >= commands.get(part.partition, -1)
+        for part in parts
+    )
 
 
 def _reached(part: Any) -> int:

@@ -139,28 +139,49 @@ class KafkaLedger:
             if one.key is not None and one.key.startswith(codec.EXCEPTION):
                 number = _number(one.partition, int(one.key.removeprefix(codec.EXCEPTION)))
                 found[number] = one.value.decode()
-        return {number: version for number, version in found.items() if version}
+        written = self._written(sub)
+        return {  # one that says what the range says has been taken back
+            number: version
+            for number, version in found.items()
+            if version != _range_version(written[_partition(number)], number >> PARTITION_BITS)
+        }
 
     def version_of(self, sub: tuple[str, str], place: int, offset: int) -> str | None:
         """Return the name of the version that the ledger says has handled an offset."""
         found = self.exceptions(sub).get(offset)
         return found or next((v for after, v in reversed(self.ranges(sub, place)) if after < offset), None)
 
+    def _letters(self, sub: tuple[str, str]) -> Iterator[tuple[At, str]]:
+        """Yield the dead letters of a subscription, and what was decided about each."""
+        fates: dict[tuple[int, int], codec.Fate] = {}
+        for one in self._records.of(f"headrace.{sub[0]}.ledger"):
+            offset = codec.offset_in(one.key or b"", codec.FATE)
+            if offset is not None:
+                fates[one.partition, offset] = codec.read_fate(one.value)
+        for one in self._records.of(f"{sub[1]}.dlq"):
+            told = one.headers
+            if told["dead_handler"].decode() == sub[0]:
+                fate = fates.get((one.partition, int(told["dead_offset"])), codec.Fate())
+                yield one, fate.of(int(told["dead_generation"]))
+
     def dead(self, sub: tuple[str, str]) -> list[tuple[int, str, bytes]]:
-        """Return offset, reason and payload of each dead letter."""
+        """Return offset, reason and payload of each dead letter that was not redriven."""
         return [
-            (_number(one.partition, int(told["dead_offset"])), told["dead_reason"].decode(), one.value)
-            for one in self._records.of(f"{sub[1]}.dlq")
-            if (told := one.headers)["dead_handler"].decode() == sub[0]
+            (_about(one), one.headers["dead_reason"].decode(), one.value)
+            for one, fate in self._letters(sub)
+            if fate != "redriven"
         ]
 
     def letters(self) -> list[int]:
-        """Return the numbers of the dead letters."""
-        return [number for sub in self._subs() for number, *_ in self.dead(sub)]
+        """Return the numbers of the dead letters that nobody has decided on: where they lie."""
+        found = (one for sub in self._subs() for one, fate in self._letters(sub) if not fate)
+        return [_number(one.partition, one.offset) for one in found]
 
     def offset_of(self, letter: int) -> int:
         """Return the offset that a dead letter is about."""
-        return letter
+        every = (one for sub in self._subs() for one, _ in self._letters(sub))
+        (found,) = (one for one in every if _number(one.partition, one.offset) == letter)
+        return _about(found)
 
     # --- rules --------------------------------------------------------------------------------
 
@@ -190,7 +211,7 @@ class KafkaLedger:
             f"{sub[0]}, partition {partition}: {told}"
             for sub in self._subs()
             for partition, at in self._written(sub).items()
-            for told in (*self._partition(sub, partition, at), *self._versions(sub, partition, at))
+            for told in (*self._partition(sub, partition, at), *self._versions(at))
         ]
 
     def _partition(self, sub: tuple[str, str], partition: int, at: codec.Position) -> Iterator[str]:
@@ -211,22 +232,25 @@ class KafkaLedger:
         if len(letters) < at.dead or not letters <= passed:
             yield f"{at.dead} dead, letters of {sorted(letters)}"
 
-    def _versions(self, sub: tuple[str, str], partition: int, at: codec.Position) -> Iterator[str]:
+    def _versions(self, at: codec.Position) -> Iterator[str]:
         afters = [one.after for one in at.ranges]
         if afters != sorted(set(afters)) or any(not at.start - 1 <= after <= at.high for after in afters):
             yield f"ranges after {afters} of ({at.start}, {at.high}]"
         if at.taken and (not afters or afters[0] != at.start - 1):
             yield f"ranges after {afters} do not begin with {at.start}"
-        for number, version in self.exceptions(sub).items():
-            offset = number >> PARTITION_BITS
-            range_version = next((one.version for one in reversed(at.ranges) if one.after < offset), None)
-            if _partition(number) == partition and version == range_version:
-                yield f"offset {offset} is in a range of version {version} and an exception to it"
 
 
 def _number(partition: int, offset: int) -> int:
     """Return a row's number; -1 before the first offset."""
     return offset << PARTITION_BITS | partition if offset >= 0 else -1
+
+
+def _range_version(at: codec.Position, offset: int) -> str | None:
+    return next((one.version for one in reversed(at.ranges) if one.after < offset), None)
+
+
+def _about(letter: At) -> int:
+    return _number(letter.partition, int(letter.headers["dead_offset"]))
 
 
 def _partition(number: int) -> int:

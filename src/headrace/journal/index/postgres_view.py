@@ -98,6 +98,7 @@ class PostgresView:
             async with db.transaction():
                 bound_ms = str(int(FORGET_S_MAX * 1000))
                 await fetched(db, _QUERIES.patience, (bound_ms, bound_ms))
+                await fetched(db, _QUERIES.alone)
                 await fetched(db, _QUERIES.places_back, columns)
                 await fetched(db, _QUERIES.firsts_drop)
                 await fetched(db, _QUERIES.conflicts_drop)

@@ -51,14 +51,15 @@ SELECT set_config('statement_timeout', %s, true), set_config('lock_timeout', %s,
 -- name: all_drop
 -- Forget all ids, and how far anything is indexed; places first, as a look has them first.
 TRUNCATE headrace_place, headrace_first, headrace_conflict;
+-- name: alone
+-- Wait until no look is under way, and let none begin: one that has seen that all it asks for is indexed must
+-- find it.
+LOCK TABLE headrace_place IN ACCESS EXCLUSIVE MODE;
 -- name: places_back
--- Say of partitions that they are indexed up to where the log begins, of others that they are not at all; the
--- places are locked in the order in which a look locks them.
-WITH locked AS (SELECT id, topic, partition FROM headrace_place ORDER BY topic, partition FOR UPDATE)
+-- Say of partitions that they are indexed up to where the log begins, of others that they are not at all.
 UPDATE headrace_place AS place SET upto = coalesce((
     SELECT given.low FROM unnest(%s::uuid[], %s::integer[], %s::bigint[]) AS given (topic, partition, low)
-    WHERE given.topic = locked.topic AND given.partition = locked.partition), 0)
-FROM locked WHERE locked.id = place.id;
+    WHERE given.topic = place.topic AND given.partition = place.partition), 0);
 -- name: firsts_drop
 -- Forget the ids that lie where the log still has them; those below cannot be made again.
 DELETE FROM headrace_first USING headrace_place AS place WHERE place.id = place AND seq >= upto;

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -150,8 +151,20 @@ class Topic(NamedTuple):
     bytes_max: int = LEDGER_BYTES_MAX
 
 
+class Member(NamedTuple):
+    """A member of a consumer group."""
+
+    client: str
+    host: str
+    #: What it was given.
+    partitions: list[tuple[str, int]]
+
+
 class Admin:
     """Looks at topics and creates them; its calls wait in threads."""
+
+    #: The cluster's own id, as the last answer had it.
+    cluster_id = ""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._address, self._clock = cluster.address, clock
@@ -171,14 +184,29 @@ class Admin:
     async def check(self) -> int:
         """Return the number of brokers; raises `JournalUnavailable` when none answers."""
         found = await self._call(lambda: self._client.list_topics(timeout=REQUEST_TIMEOUT_S))
+        self.cluster_id = str(found.cluster_id)
         return len(found.brokers)
+
+    async def topics(self) -> list[Topic]:
+        """Return all topics that this user may see, but for those of the brokers themselves, by name."""
+        listed = await self._call(lambda: self._client.list_topics(timeout=REQUEST_TIMEOUT_S))
+        names = sorted(name for name in listed.topics if not name.startswith("__"))
+        if not names:
+            return []
+        asked = TopicCollection(names)
+        answers = self._client.describe_topics(asked, request_timeout=REQUEST_TIMEOUT_S)
+        found = [await self._described(name, answers[name]) for name in names]
+        return [one for one in found if one is not None]
 
     async def find(self, name: str) -> Topic | None:
         """Return a topic, or ``None`` where there is none of that name."""
         names = TopicCollection([name])
         answers = self._client.describe_topics(names, request_timeout=REQUEST_TIMEOUT_S)
+        return await self._described(name, answers[name])
+
+    async def _described(self, name: str, answer: Any) -> Topic | None:
         try:
-            found = await asyncio.to_thread(answers[name].result, REQUEST_TIMEOUT_S)
+            found = await asyncio.to_thread(answer.result, REQUEST_TIMEOUT_S)
         except KafkaException as fault:
             if fault.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -231,6 +259,24 @@ class Admin:
                 return found
             await self._clock.sleep(_LOOK_S)
         raise errors.JournalUnavailable(f"Topic {name} was created but does not appear.", path=self._address)
+
+    async def members(self, groups: Sequence[str]) -> dict[str, list[Member]]:
+        """Return the members of consumer groups; one that there is not has none."""
+        if not groups:
+            return {}
+        answers = self._client.describe_consumer_groups(list(groups), request_timeout=REQUEST_TIMEOUT_S)
+        found: dict[str, list[Member]] = {}
+        for group, answer in answers.items():
+            told = await self._call(partial(answer.result, REQUEST_TIMEOUT_S))
+            found[group] = [
+                Member(
+                    str(one.client_id),
+                    str(one.host).lstrip("/"),
+                    [(at.topic, at.partition) for at in one.assignment.topic_partitions],
+                )
+                for one in told.members
+            ]
+        return found
 
     async def settings(self, name: str) -> dict[str, str]:
         """Return the settings of a topic."""

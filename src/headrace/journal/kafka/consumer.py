@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -13,8 +13,11 @@ from headrace import errors
 from headrace.codec.ledger import POSITION, Range, write_position
 from headrace.event.lineage import text_of
 from headrace.journal.held import Open
+from headrace.journal.kafka.decisions import Plan
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import (
+    EXPIRED,
+    Origin,
     apply,
     dead_record,
     key_of,
@@ -50,7 +53,9 @@ class KafkaConsumer:
         self._log, self._index, self._clock = log, log.index, log.clock
         self._owner, self._subscription = worker.name, subscription
         self._handler, self._topic = subscription.handler, subscription.topic
-        self._share = Share(log, worker, subscription, self._decide, latest=latest)
+        self._share = Share(log, worker, subscription, latest=latest)
+        topic_id = log.found(self._topic).topic_id
+        self._origin = Origin(self._handler, self._topic.name, topic_id, log.stamps)
 
     # --- the group ----------------------------------------------------------------------------
 
@@ -76,11 +81,23 @@ class KafkaConsumer:
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
         """Claim the events whose retry is due, else new ones."""
         self._share.check()
+        await self._write_down()
         while True:
             due = await self._take_due(limit, version)
             found, moved = (due, False) if due is not None else await self._take_new(limit, version)
             if found is not None or not moved:
                 return found
+
+    async def _write_down(self) -> None:
+        """Commit what no handler has made: decisions about dead letters, and what retention has eaten."""
+        for tp, part in list(self._share.parts.items()):
+            if not (part.ready and (part.asked or part.changed)):
+                continue
+            plan = await self._share.decisions.plan(part) if part.asked else None
+            for offset in plan.redriven() if plan else ():  # its attempts are counted anew
+                await self._index.try_again(self._handler, part.partition, [Tried(offset, 0, 0)])
+            if self._share.parts.get(tp) is part:
+                await self._commit([], {tp}, plan)
 
     def _check(self, active: int | None, version: VersionInfo) -> None:
         if active is not None and active != version.id:
@@ -196,7 +213,8 @@ class KafkaConsumer:
             part.taken += 1
             key = key_of(row)
             if first is not None:
-                part.conflicts.append(row)
+                fault = errors.EventConflict(event_id=text_of(row[2]), topic=self._topic.name)
+                part.buried.append(DeadLetter(row, "conflict", fault.code, str(fault), "", Attempt(0)))
                 continue
             if seen.offset < part.suspect_upto:
                 entry = Open(row[0], OpenState.RETRY, Attempt(1, crashes=1), 0, key)
@@ -232,22 +250,29 @@ class KafkaConsumer:
                 settled[-1] = settled[-1]._replace(next=await self.take(limit, parts[-1][0].version))
         return settled
 
-    async def _decide(self, tps: set[int]) -> None:
-        await self._commit([], tps)
+    async def _commit(
+        self, parts: Sequence[tuple[Batch, Outcome]], tps: set[int], plan: Plan | None = None
+    ) -> None:
+        """Commit what changes in partitions; they are as before when it fails.
 
-    async def _commit(self, parts: Sequence[tuple[Batch, Outcome]], tps: set[int]) -> None:
-        """Commit what changes in partitions; they are as before when it fails."""
+        A plan is about the one partition that is named.
+        """
         poller = self._share.poller
         if poller is None or not tps:
             return  # all of it is stale: others have done it, or will
         changed = {tp: self._share.parts[tp].copy() for tp in tps}
-        records = self._conflicts_of(changed.values())
+        records, offsets = list[Out](), list[TopicPartition]()
         for batch, outcome in parts:
             records += self._records_of(changed, batch, outcome)
-        offsets: list[TopicPartition] = []
+        if plan is not None:
+            (part,) = changed.values()
+            records += plan.apply(part, self._share.own.ledger)
+            offsets.append(TopicPartition(self._share.own.commands, part.partition, plan.upto))
         for part in changed.values():
+            records += self._buried_of(part)
+            part.changed = False
             position = part.position(self._clock)
-            records.append(Out(self._share.ledger, part.partition, POSITION, write_position(position)))
+            records.append(Out(self._share.own.ledger, part.partition, POSITION, write_position(position)))
             offsets.append(TopicPartition(self._topic.name, part.partition, position.low()))
         held = {part.partition: part.held.epoch for part in changed.values()}
 
@@ -262,6 +287,8 @@ class KafkaConsumer:
             problem = "It is not known whether an outcome was committed: its partitions are read again."
             raise errors.JournalUnavailable(problem, path=self._log.address) from fault
         for tp, part in changed.items():
+            for _ in range(plan.records if plan else 0):
+                part.asked.popleft()
             known = self._share.parts.get(tp)
             if known is not None and known.held.epoch == part.held.epoch:
                 self._share.parts[tp] = part
@@ -271,27 +298,25 @@ class KafkaConsumer:
         records = [written(event, log.topic_names, log.stamps) for event in outcome.emitted]
         for letter in outcome.dead:
             partition = changed[letter.row[1]].partition
-            records.append(self._dead(partition, letter, batch.version.name))
+            records.append(dead_record(self._origin, partition, letter, batch.version.name))
         records += [
-            out._replace(topic=self._share.ledger) for out in apply(changed, batch, outcome, self._clock)
+            out._replace(topic=self._share.own.ledger) for out in apply(changed, batch, outcome, self._clock)
         ]
         return records
 
-    def _conflicts_of(self, parts: Iterable[Part]) -> list[Out]:
-        """Events whose id is taken by other content become dead letters."""
+    def _buried_of(self, part: Part) -> list[Out]:
+        """Write the dead letters that no handler has made, once all that was claimed with them is settled."""
+        if part.held.unsettled:
+            return []  # a successor would claim, and bury, the same again
         records: list[Out] = []
-        for part in parts:
-            for row in part.conflicts:
+        for letter in part.buried:
+            if letter.reason == EXPIRED:
+                part.expired += 1
+            else:
                 part.dead += 1
-                fault = errors.EventConflict(event_id=text_of(row[2]), topic=self._topic.name)
-                letter = DeadLetter(row, "conflict", fault.code, str(fault), "", Attempt(0))
-                records.append(self._dead(part.partition, letter, part.ranges[-1].version))
-            part.conflicts.clear()
+            records.append(dead_record(self._origin, part.partition, letter, ""))
+        part.buried.clear()
         return records
-
-    def _dead(self, partition: int, letter: DeadLetter, version: str) -> Out:
-        named = {"handler": self._handler, "version": version}
-        return dead_record(self._topic.name, partition, letter, self._log.stamps, **named)
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -312,7 +337,10 @@ class KafkaConsumer:
     def more(self) -> bool:
         """Return whether `take` may find something at once."""
         parts = self._share.parts.values()
-        return any(part.ready and part.waiting and may_take(part.held) for part in parts)
+        return any(
+            part.ready and (part.asked or part.changed or (part.waiting and may_take(part.held)))
+            for part in parts
+        )
 
     def next_due_ns(self) -> int | None:
         """Return when the earliest waiting event may run, on the boot clock."""

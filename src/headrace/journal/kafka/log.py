@@ -11,6 +11,7 @@ from headrace import errors
 from headrace.event.envelope import Stamp
 from headrace.journal.kafka.client import Admin, Cluster, Topic
 from headrace.journal.kafka.fetch import Fetcher
+from headrace.journal.kafka.poll import Own
 from headrace.journal.kafka.produce import Publisher
 from headrace.journal.kafka.rows import PARTITION_BITS, Reading, Rows, Stamps
 from headrace.journal.kafka.topics import DEAD_SUFFIX, OWN
@@ -20,6 +21,20 @@ from headrace.ports.index import Active, Claim, Index, Looked, Stretch
 
 #: Records that one look of a catching up index takes: a statement of the database has its bound in time.
 FILL_RECORDS_MAX = 5_000
+#: Of a ledger only the last record of each key counts: small segments, cleaned early, keep it quick to read.
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 << 20),
+    "segment.ms": str(10 * 60 * 1000),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+#: Dead letters and decisions about them wait for people: nothing of them goes by itself.
+_KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def own_topics(handler: str) -> tuple[str, str]:
+    """Return the names of a subscription's ledger, and of the commands about its dead letters."""
+    return f"{OWN}.{handler}.ledger", f"{OWN}.{handler}.work"
 
 
 class Log:
@@ -41,11 +56,16 @@ class Log:
         self._publisher: Publisher | None = None
         self.versions = Versions(self)
 
-    async def open(self) -> None:
-        """Connect; raises `JournalUnavailable` when no broker answers."""
+    async def open(self, *, make: bool = True) -> None:
+        """Connect; raises `JournalUnavailable` when no broker answers, `IndexMissing`, `IndexForeign`."""
         admin = Admin(self.cluster, self.clock)
         await admin.check()
-        await self.index.open()
+        await self.index.open(make=make)
+        try:
+            await self.index.view.belong(admin.cluster_id)
+        except BaseException:
+            await self.index.close()
+            raise
         self._admin, self._publisher = admin, Publisher(self.cluster)
 
     async def close(self) -> None:
@@ -77,6 +97,7 @@ class Log:
         known = self._topics.get(name)
         if known is None:
             found = await self.opened().make(name, partitions)
+            await self.index.view.know(found.topic_id, name)
             known = self._topics.get(name)  # somebody else may have asked meanwhile
             if known is None:
                 number = len(self._topics) + 1
@@ -94,19 +115,22 @@ class Log:
         """Return the consumer group of a subscription."""
         return f"{OWN}.{handler}"
 
-    async def ledger_of(self, handler: str, topic: TopicInfo) -> str:
-        """Return the ledger topic of a subscription, and see that it and the dead letters' topic exist."""
-        name = f"{OWN}.{handler}.ledger"
-        admin = self.opened()
-        await admin.make(name, topic.partitions, **{"cleanup.policy": "compact"})
-        await admin.make(topic.name + DEAD_SUFFIX, topic.partitions)
-        return name
+    async def own_of(self, handler: str, topic: TopicInfo) -> Own:
+        """Return the topics of a subscription, and see that they and the dead letters' topic exist."""
+        own, admin = Own(*own_topics(handler)), self.opened()
+        await admin.make(own.ledger, topic.partitions, **_COMPACTED)
+        await admin.make(own.commands, topic.partitions, **_KEPT)
+        await admin.make(topic.name + DEAD_SUFFIX, topic.partitions, **_KEPT)
+        return own
 
     def rows_of(self, topic: TopicInfo) -> Rows:
         """Return what reads the records of a topic."""
         info, found = self._topics[topic.name]
-        default = Stamp("", f"kafka:{topic.name}", 1)
-        return Rows(found, info.id << PARTITION_BITS, self.stamps, default)
+        return self.reading(found, info.id << PARTITION_BITS)
+
+    def reading(self, topic: Topic, place: int = 0) -> Rows:
+        """Return what reads the records of a topic as the cluster has it."""
+        return Rows(topic, place, self.stamps, Stamp("", f"kafka:{topic.name}", 1))
 
     def place(self, topic: TopicInfo, partition: int) -> int:
         """Return topic and partition as one number."""
@@ -165,8 +189,12 @@ class Log:
         self._fetcher = self._fetcher or Fetcher(self.cluster, OWN, self.clock)
         return self._fetcher
 
-    async def read_one(self, rows: Rows, topic: TopicInfo, partition: int, offset: int) -> Reading | None:
+    async def read_one(self, topic: str, partition: int, offset: int) -> Message | None:
         """Return the record at an offset, or ``None`` when it is gone."""
+
+        def read() -> list[Message]:
+            return list(self._fetch().read(topic, partition, offset, offset + 1))
+
         async with self._fetching:
-            found = await asyncio.to_thread(self._read, rows, topic.name, partition, offset, offset + 1)
+            found = await asyncio.to_thread(read)
         return found[0] if found else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import logging
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -12,19 +13,22 @@ from confluent_kafka import Message
 from headrace import errors
 from headrace.codec.ledger import OpenEntry
 from headrace.journal.held import Open
+from headrace.journal.kafka.decisions import Decisions
 from headrace.journal.kafka.log import Log
-from headrace.journal.kafka.outcome import key_of
+from headrace.journal.kafka.outcome import EXPIRED, key_of
 from headrace.journal.kafka.part import Part, part_of
-from headrace.journal.kafka.poll import Events, Poller, Start
+from headrace.journal.kafka.poll import Events, Own, Poller, Start
 from headrace.journal.kafka.produce import Transactions
-from headrace.journal.kafka.rows import Reading, Rows
-from headrace.ports import Attempt, OpenState, Subscription
-from headrace.ports.index import Claim, Tried
+from headrace.journal.kafka.rows import Gone, Rows
+from headrace.ports import Attempt, DeadLetter, OpenState, Row, Subscription
+from headrace.ports.index import Bound, Claim, Tried
 
+_log = logging.getLogger("headrace.journal")
+
+#: A take-over that an outage has stopped goes on after this time.
+AGAIN_S = 0.5
 #: Records that may wait on the loop; beyond it the partitions are paused.
 WAITING_MAX = 4_096
-#: A take-over that the index did not let through is tried again after this time.
-AGAIN_S = 0.5
 
 
 class KafkaWorker:
@@ -48,19 +52,10 @@ class KafkaWorker:
 class Share:
     """The partitions that a worker has of one subscription."""
 
-    def __init__(
-        self,
-        log: Log,
-        worker: KafkaWorker,
-        subscription: Subscription,
-        decide: Callable[[set[int]], Awaitable[None]],
-        *,
-        latest: bool,
-    ) -> None:
+    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, *, latest: bool) -> None:
         self._log, self._index, self._clock = log, log.index, log.clock
-        #: Writes the position of partitions down as it is.
-        self._decide = decide
         self._owner, self._lease_ms, self._latest = worker.name, worker.lease_ms, latest
+        self._subscription = subscription
         self._handler, self._topic = subscription.handler, subscription.topic
         self._fault: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,7 +63,8 @@ class Share:
         self.parts: dict[int, Part] = {}
         self.poller: Poller | None = None
         self.transactions: Transactions
-        self.ledger = ""
+        self.own = Own("", "")
+        self.decisions: Decisions
         self.woken = asyncio.Event()
 
     async def join(self) -> None:
@@ -79,12 +75,13 @@ class Share:
             return
         log, group = self._log, self._log.group_of(self._handler)
         self._rows = log.rows_of(self._topic)
-        self.ledger = await log.ledger_of(self._handler, self._topic)
+        self.own = await log.own_of(self._handler, self._topic)
+        self.decisions = Decisions(log, self._subscription, self.own.ledger)
         self.transactions = Transactions(log.cluster, group, log.chance)
         events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
         topic = log.found(self._topic)
         self.poller = Poller(
-            log.cluster, group, topic, self.ledger, events, self._clock, lease_ms=self._lease_ms
+            log.cluster, group, topic, self.own, events, self._clock, lease_ms=self._lease_ms
         )
         self.poller.start(latest=self._latest)
 
@@ -128,45 +125,60 @@ class Share:
 
     async def _take_over(self, starts: list[Start]) -> None:
         """Learn what is open in new partitions, and what an owner that died had in hand."""
-        claims: dict[int, Claim | None] = {}
-        while left := [start for start in starts if self._awaits(start)]:
-            try:
-                for start in left:
-                    partition = start.partition
-                    if partition not in claims:  # the next time it would be known as ours
-                        claims[partition] = await self._index.take_over(self._handler, partition, self._owner)
-                    await self._index.finished(self._handler, partition, start.position.low())
-                    await self._begin(start, claims[partition])
-            except errors.JournalError as fault:
-                self._failed(fault)
+        for start in starts:
+            claims: list[Claim | None] = []  # asked for once: the next time it would be known as ours
+            while self._has(start):
+                try:
+                    if not claims:
+                        taken = await self._index.take_over(self._handler, start.partition, self._owner)
+                        claims.append(taken)
+                    await self._begin(start, claims[0])
+                    break
+                except errors.JournalError as fault:  # told, and tried again as long as it is ours
+                    self._failed(fault)
                 await self._clock.sleep(AGAIN_S)
             self.woken.set()
 
-    def _awaits(self, start: Start) -> bool:
-        """Return whether a partition is still under this assignment, and not taken over yet."""
+    def _has(self, start: Start) -> bool:
+        """Return whether a partition is still held under the assignment with which it came."""
         part = self.parts.get(self._log.place(self._topic, start.partition))
-        return part is not None and part.held.epoch == start.epoch and not part.ready
+        return part is not None and part.held.epoch == start.epoch
 
     async def _begin(self, start: Start, claim: Claim | None) -> None:
-        tp = self._log.place(self._topic, start.partition)
-        tried = {one.offset: one for one in await self._index.tried(self._handler, start.partition)}
+        """Find out what is open and what is lost of a partition; it is not worked before that is known."""
+        partition, position = start.partition, start.position
+        self._log.faults.at("take.claim")
+        await self._index.finished(self._handler, partition, position.low())
+        tried = {one.offset: one for one in await self._index.tried(self._handler, partition)}
         opened = [
-            (entry, await self._log.read_one(self._rows, self._topic, start.partition, entry.offset))
-            for entry in start.position.open
+            (entry, await self.decisions.reopened(partition, entry.offset, entry.letter))
+            for entry in position.open
         ]
-        part = self.parts.get(tp)
-        if part is None or not self._awaits(start):
+        lost = await self._lost(start)
+        if not self._has(start):
             return  # given up meanwhile
-        for entry, reading in opened:
-            if reading is not None:
-                self._reopen(part, entry, reading, tried.get(entry.offset), died=claim is not None)
+        part = self.parts[self._log.place(self._topic, partition)]
+        for entry, row in opened:
+            self._reopen(part, entry, row, tried.get(entry.offset), died=claim is not None)
+        if lost is not None:
+            part.skip_to(start.low, lost)
         if claim is not None:
             part.suspect_upto = claim.upto
-        if start.new and self._latest:
-            await self._decide({tp})  # else who comes next would begin at another end
-            part = self.parts.get(tp)
-        if part is not None and part.held.epoch == start.epoch:
-            part.ready = True
+        part.changed |= start.new  # where it began stands from now on, whatever becomes of the topic
+        part.ready = True
+
+    async def _lost(self, start: Start) -> int | None:
+        """Return how many events were deleted before they were taken, as far as the index knows of them."""
+        after = start.position.high + 1
+        if after >= start.low:
+            return None
+        bound = Bound(start.partition, after, start.low)
+        (count,) = await self._index.view.counts(self._log.found(self._topic).topic_id, [bound])
+        _log.warning(
+            "%s: offsets %d to %d of partition %d were deleted before they were handled; %d events expired",
+            self._handler, after, start.low - 1, start.partition, count,
+        )  # fmt: skip
+        return count
 
     async def take_over(self, part: Part) -> None:
         """Have the claims of this worker count, and know what another has in hand who did not hand over."""
@@ -174,10 +186,14 @@ class Share:
         if claim is not None:
             part.suspect_upto = max(part.suspect_upto, claim.upto)
 
-    def _reopen(
-        self, part: Part, entry: OpenEntry, reading: Reading, known: Tried | None, *, died: bool
-    ) -> None:
+    def _reopen(self, part: Part, entry: OpenEntry, row: Row, known: Tried | None, *, died: bool) -> None:
         attempt = Attempt(entry.number, entry.crashes, entry.generation, entry.errors)
+        if isinstance(row[5], Gone):
+            where = f"partition {part.partition}, offset {entry.offset}"
+            fault = errors.EventExpired(where=where, topic=self._topic.name)
+            part.buried.append(DeadLetter(row, EXPIRED, fault.code, str(fault), "", attempt))
+            part.changed = True
+            return
         state = OpenState(entry.state)
         begun = known is not None and known.number > attempt.number
         if known is not None:
@@ -188,8 +204,14 @@ class Share:
         # Never longer than was meant: clocks of two hosts differ, and wall clocks are set.
         wait_ns = min(max(0, entry.due_us - self._clock.wall_us()), entry.wait_us) * 1000
         due_ns = self._clock.boot_ns() + wait_ns if wait_ns else 0
-        row = reading.row
         part.open(row, Open(row[0], state, attempt, due_ns, key_of(row)))
+        if entry.letter >= 0:
+            part.letters[row[0]] = entry.letter
+
+    def _command(self, message: Message) -> None:
+        part = self.parts.get(self._log.place(self._topic, message.partition() or 0))
+        if part is not None and (message.offset() or 0) >= part.commands:
+            part.asked.append(message)
 
     def _gone(self, partitions: list[int]) -> None:
         for partition in partitions:
@@ -202,6 +224,9 @@ class Share:
 
     def _records(self, messages: list[Message]) -> None:
         for message in messages:
+            if message.topic() == self.own.commands:
+                self._command(message)
+                continue
             reading = self._rows.read(message)
             part = self.parts.get(reading.row[1])
             if part is not None and reading.row[0] > part.held.high:

@@ -17,6 +17,13 @@ from headrace.ports import Clock
 
 #: Without a record for so long something is wrong: an open transaction ends within its time-out (10 s).
 SILENT_S_MAX = 30.0
+#: A partition without a leader, as one that was just made or moves to another broker, is asked again so long.
+LEADER_S_MAX = 10.0
+_NO_LEADER = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
 #: Records handed on at once; the first is waited for, the others are those that are there.
 BURST = 1_000
 _WAIT_S = 0.1
@@ -73,7 +80,15 @@ class Spans:
     async def bounds(self, where: Iterable[At]) -> dict[At, Bounds]:
         """Return the bounds of partitions; the end is the real one, open transactions included."""
         asked = list(where)
-        return await asyncio.to_thread(self._bounds, asked) if asked else {}
+        deadline = self._clock.boot_ns() + int(LEADER_S_MAX * 1e9)
+        while asked:
+            try:
+                return await asyncio.to_thread(self._bounds, asked)
+            except KafkaException as fault:
+                if fault.args[0].code() not in _NO_LEADER or self._clock.boot_ns() > deadline:
+                    raise coded(fault, self._address) from fault
+                await self._clock.sleep(_WAIT_S)
+        return {}
 
     def _bounds(self, where: list[At]) -> dict[At, Bounds]:
         spec: Any = OffsetSpec
@@ -83,19 +98,18 @@ class Spans:
 
     def _listed(self, where: list[At], spec: object) -> dict[At, int]:
         asked = {TopicPartition(*at): spec for at in where}
-        try:
-            answers = self._admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
-            return {
-                (at.topic, at.partition): int(answer.result(REQUEST_TIMEOUT_S).offset)
-                for at, answer in answers.items()
-            }
-        except KafkaException as fault:
-            raise coded(fault, self._address) from fault
+        answers = self._admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
+        return {
+            (at.topic, at.partition): int(answer.result(REQUEST_TIMEOUT_S).offset)
+            for at, answer in answers.items()
+        }
 
     # --- records ------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def reading(self, spans: Iterable[Span]) -> AsyncGenerator[AsyncGenerator[list[Message]]]:
+    async def reading(
+        self, spans: Iterable[Span], silent_s_max: float = SILENT_S_MAX
+    ) -> AsyncGenerator[AsyncGenerator[list[Message]]]:
         """Read spans side by side: of a partition in order, among partitions in none.
 
         A span is within the bounds of its partition, and there is one for each.
@@ -103,7 +117,7 @@ class Spans:
         async with self._turn:
             try:
                 await asyncio.to_thread(self._begin, [one for one in spans if one.start < one.end])
-                yield self._bursts()
+                yield self._bursts(silent_s_max)
             finally:
                 await asyncio.to_thread(self._consumer.unassign)
 
@@ -111,7 +125,7 @@ class Spans:
         self._ends = {(one.topic, one.partition): one.end for one in spans}
         self._consumer.assign([TopicPartition(one.topic, one.partition, one.start) for one in spans])
 
-    async def _bursts(self) -> AsyncGenerator[list[Message]]:
+    async def _bursts(self, silent_s_max: float) -> AsyncGenerator[list[Message]]:
         heard_ns = self._clock.boot_ns()
         while self._ends:
             found = await asyncio.to_thread(self._burst)
@@ -119,7 +133,7 @@ class Spans:
             if found:
                 heard_ns = now
                 yield found
-            elif now - heard_ns > SILENT_S_MAX * 1e9:
+            elif now - heard_ns > silent_s_max * 1e9:
                 (topic, partition), end = next(iter(self._ends.items()))
                 problem = f"{topic}/{partition} is not readable up to offset {end}."
                 raise errors.JournalUnavailable(problem, path=self._address)
