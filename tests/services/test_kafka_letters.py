@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from tests.services.desks import opened, serving, until
+from tests.services.desks import Bench, serving, until
 from tests.services.kafka import Broker
 from tests.services.reading import committed
 
-from headrace import App, Event, RetryPolicy, errors
 from headrace.codec.commands import Decide, write_command
 from headrace.event.lineage import partition_of_key
 from headrace.journal.kafka import letters
-from headrace.journal.kafka.log import Log, own_topics
+from headrace.journal.kafka.log import own_topics
 from headrace.journal.kafka.poll import Poller
-from headrace.journal.kafka.survey import Survey
-from headrace.ports.look import Filter, Letter
-from headrace.settings import Settings
+from headrace.ports.look import Filter
 
-ALL = Filter(decided=True)
 #: More than a worker keeps of what it cannot handle yet.
 BEHIND = 8_000
 
@@ -36,101 +30,6 @@ def broker() -> Iterator[str]:
     """One broker for all, by its address."""
     with Broker() as node:
         yield node.bootstrap
-
-
-class Bench:
-    """An app of one step on topics of its own, that fails for the numbers it is told to fail for."""
-
-    def __init__(self, broker: str, folder: Path, *, attempts_max: int = 1, backoff_ms: int = 1) -> None:
-        self.broker, self.index = broker, folder / "index.db"
-        self.url = f"kafka://{broker}"
-        self.name = f"n{uuid4().hex[:8]}"
-        self.broken: set[int] = set()
-        #: Handlers wait while it is closed.
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self._policy = RetryPolicy(
-            attempts_max=attempts_max, backoff_first_ms=backoff_ms, backoff_max_ms=backoff_ms
-        )
-
-        class Sent(Event, topic=f"sent-{self.name}", key="who"):
-            who: str
-            number: int
-
-        class Read(Event, topic=f"read-{self.name}", key="who"):
-            who: str
-            number: int
-
-        self.sent, self.read = Sent, Read
-        self.handler = f"{self.name}.handle"
-
-    def app(self) -> App:
-        """Return a worker's app."""
-        settings = Settings(journal=self.url, index=str(self.index), lease_ms=6_000)
-        app = App(self.name, settings=settings, events=[self.sent, self.read])
-        sent, read, broken, gate = self.sent, self.read, self.broken, self.gate
-
-        async def handle(event: sent) -> read:  # type: ignore[valid-type]
-            await gate.wait()
-            if event.number in broken:  # type: ignore[attr-defined]
-                raise ValueError(f"not {event.number}")  # type: ignore[attr-defined]
-            return read(who=event.who, number=event.number)  # type: ignore[attr-defined]
-
-        handle.__annotations__ = {"event": sent, "return": read}
-        app.handler(retry=self._policy)(handle)
-        return app
-
-    async def publish(self, app: App, numbers: range, who: str = "") -> None:
-        """Publish events, each under a key of its own unless one is given."""
-        for number in numbers:
-            await app.publish(self.sent(who=who or f"c{number}", number=number))
-
-    async def results(self) -> list[int]:
-        """Return the numbers of what followed, as a plain reader sees them."""
-        try:
-            found = await asyncio.to_thread(committed, self.broker, f"read-{self.name}")
-        except KeyError:
-            return []
-        return sorted(one.body()["number"] for one in found)
-
-    @asynccontextmanager
-    async def log(self) -> AsyncGenerator[Log]:
-        """Look into the journal."""
-        async with opened(self.url, self.index) as journal:
-            yield journal.log
-
-    async def letters(self, wanted: Filter = ALL) -> list[Letter]:
-        """Return the dead letters."""
-        async with self.log() as log:
-            with suppress(errors.HandlerUnknown):  # no worker has served it yet
-                return await letters.letters(log, wanted._replace(handler=self.handler))
-            return []
-
-    async def positions(self) -> Counter[str]:
-        """Return the sums of what the ledger says."""
-        async with self.log() as log:
-            survey = Survey(log)
-            try:
-                ledgers = await survey.ledgers(await survey.catalogue())
-            finally:
-                await survey.close()
-            found: Counter[str] = Counter()
-            for position in (
-                at for one in ledgers if one.handler == self.handler for at in one.positions.values()
-            ):
-                found += Counter(
-                    {name: getattr(position, name) for name in ("taken", "done", "dead", "expired")}
-                )
-                found["open"] += len(position.open)
-            return +found
-
-    def eat(self, topic: str, partition: int | None = None, low: int = -1) -> None:
-        """Delete the records of a topic (or of one partition below an offset), as retention does."""
-        admin = AdminClient({"bootstrap.servers": self.broker})
-        count = len(admin.list_topics(topic, timeout=10).topics[topic].partitions)
-        partitions = range(count) if partition is None else [partition]
-        for answer in admin.delete_records([TopicPartition(topic, at, low) for at in partitions]).values():
-            answer.result(10)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ which version of a handler is active, at the moment of a claim; what did a worke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -256,6 +256,10 @@ class Index(Protocol):
 
     async def finished(self, subscription: str, partition: int, low: int) -> None:
         """Forget claims and attempts below an offset: all is closed there.  Of a claim the rest stays."""
+        ...
+
+    async def present(self, ids: Collection[bytes]) -> set[bytes]:
+        """Return which of some ids are indexed, in whatever topic."""
         ...
 
     async def find(self, event_id: bytes) -> list[Place]:

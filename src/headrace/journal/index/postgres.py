@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace import errors
@@ -86,6 +86,11 @@ class PostgresIndex:
             else:
                 copies[partition, offset] = First(first, content)
         return Looked(copies, *active, frozenset(refused))
+
+    async def present(self, ids: Collection[bytes]) -> set[bytes]:
+        """Return which of some ids are indexed, in whatever topic."""
+        rows = await self._session.rows(_QUERIES.present, (_array(one.hex() for one in ids),))
+        return {event.bytes for (event,) in rows}
 
     async def find(self, event_id: bytes) -> list[Place]:
         """Return where an id lies, in every topic that has it."""

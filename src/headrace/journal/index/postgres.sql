@@ -25,6 +25,9 @@ FROM headrace_look(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %
 -- name: indexed
 -- Up to where a partition is indexed.
 SELECT upto FROM headrace_place WHERE topic = %s AND partition = %s;
+-- name: present
+-- Which of some ids are indexed.
+SELECT DISTINCT event FROM headrace_first WHERE event = ANY (%s::uuid[]);
 -- name: find
 -- Where an id lies, in every partition that has it.
 SELECT topic, partition, seq, root, depth FROM headrace_first JOIN headrace_place ON headrace_place.id = place

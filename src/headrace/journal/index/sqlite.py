@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from headrace import errors
@@ -129,6 +129,11 @@ class SqliteIndex:
                 if first is not None and first[0] != one.offset:
                     found[stretch.partition, one.offset] = First(*first)
         return found
+
+    async def present(self, ids: Collection[bytes]) -> set[bytes]:
+        """Return which of some ids are indexed, in whatever topic."""
+        db, query = self._db(), self._queries.present
+        return {one for one in ids if db.row(query, (one,)) is not None}
 
     async def find(self, event_id: bytes) -> list[Place]:
         """Return where an id lies, in every topic that has it."""

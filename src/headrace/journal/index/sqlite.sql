@@ -19,6 +19,9 @@ INSERT OR IGNORE INTO first (event, place, seq, content, root, depth) VALUES (?,
 -- name: first_get
 -- Where an id was seen first in a partition.
 SELECT seq, content FROM first WHERE event = ? AND place = ?;
+-- name: present
+-- Whether an id is indexed.
+SELECT 1 FROM first WHERE event = ? LIMIT 1;
 -- name: find
 -- Where an id lies, in every partition that has it.
 SELECT topic, partition, seq, root, depth FROM first JOIN place ON place.id = first.place

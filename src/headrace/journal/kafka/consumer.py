@@ -23,6 +23,7 @@ from headrace.journal.kafka.outcome import (
     key_of,
     still_ours,
 )
+from headrace.journal.kafka.parents import Answer, Parked
 from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.produce import Fence, Out, Unsure
 from headrace.journal.kafka.rows import Reading, offset_of, written
@@ -90,14 +91,41 @@ class KafkaConsumer:
 
     async def _write_down(self) -> None:
         """Commit what no handler has made: decisions about dead letters, and what retention has eaten."""
-        for tp, part in list(self._share.parts.items()):
-            if not (part.ready and (part.asked or part.changed)):
-                continue
-            plan = await self._share.decisions.plan(part) if part.asked else None
-            for offset in plan.redriven() if plan else ():  # its attempts are counted anew
-                await self._index.try_again(self._handler, part.partition, [Tried(offset, 0, 0)])
-            if self._share.parts.get(tp) is part:
-                await self._commit([], {tp}, plan)
+        while self._share.parents.answers:
+            self._answered(self._share.parents.answers.popleft())
+        parts = {tp: part for tp, part in self._share.parts.items() if part.ready}
+        await self._commit([], {tp for tp, part in parts.items() if part.changed})
+        for tp, part in parts.items():
+            if part.asked:
+                await self._carry_out(tp)
+
+    async def _carry_out(self, tp: int) -> None:
+        """Do what was decided about dead letters of a partition."""
+        part = self._share.parts.get(tp)
+        if part is None:
+            return  # given up meanwhile
+        plan = await self._share.decisions.plan(part)
+        tries = [Tried(offset, 0, 0) for offset in plan.redriven()]  # attempts are counted anew
+        if tries:
+            await self._index.try_again(self._handler, part.partition, tries)
+        self._log.faults.at("decide.noted")
+        if self._share.parts.get(tp) is part:
+            await self._commit([], {tp}, plan)
+
+    def _answered(self, answer: Answer) -> None:
+        """Let an event that was parked take its turn, or bury it: the parent that it names is nowhere."""
+        (tp, epoch, row), missing = answer
+        part = self._share.parts.get(tp)
+        if part is None or part.held.epoch != epoch or row[0] not in part.held.open:
+            return  # given up meanwhile
+        entry = part.held.open[row[0]]
+        if missing is None:
+            state = OpenState.RETRY if entry.attempt.crashes else OpenState.BLOCKED
+            part.held.add(Open(row[0], state, entry.attempt, 0, entry.key))
+            return
+        fault = errors.ParentMissing(event_id=text_of(row[2]), parent_id=text_of(missing))
+        part.buried.append(DeadLetter(row, "orphan", fault.code, str(fault), "", entry.attempt))
+        part.changed = True
 
     def _check(self, active: int | None, version: VersionInfo) -> None:
         if active is not None and active != version.id:
@@ -151,12 +179,13 @@ class KafkaConsumer:
         copies = await self._look(found, version)
         if not found:
             return None, True
+        absent = await self._share.parents.absent(one.row for _, some in found.values() for one in some)
         rows: list[Row] = []
         epochs: dict[int, int] = {}
         for tp, (part, readings) in found.items():
             if self._share.parts.get(tp) is not part:
                 continue  # given up meanwhile
-            free = self._claim(part, readings, copies, version)
+            free = self._claim(part, readings, copies, absent, version)
             if free:
                 epochs[tp] = part.held.epoch
                 rows += free
@@ -180,7 +209,9 @@ class KafkaConsumer:
             seen = [one.seen for one in readings]
             stretches.append(Stretch(topic_id, part.partition, after, upto, seen))
             claims.append(Claim(self._handler, part.partition, after, upto, self._owner))
+        self._log.faults.at("claim.begin")
         looked = await self._log.look(self._handler, self._topic, stretches, claims)
+        self._log.faults.at("claim.noted")
         try:
             self._check(looked.active, version)
         except errors.VersionInactive:  # none of it was begun: nobody is to suspect it
@@ -198,6 +229,7 @@ class KafkaConsumer:
         part: Part,
         readings: list[Reading],
         copies: dict[tuple[int, int], First],
+        absent: set[int],
         version: VersionInfo,
     ) -> list[Row]:
         """Move the position over records; return those that are to be run."""
@@ -216,7 +248,12 @@ class KafkaConsumer:
                 fault = errors.EventConflict(event_id=text_of(row[2]), topic=self._topic.name)
                 part.buried.append(DeadLetter(row, "conflict", fault.code, str(fault), "", Attempt(0)))
                 continue
-            if seen.offset < part.suspect_upto:
+            suspect = seen.offset < part.suspect_upto
+            if row[0] in absent:
+                attempt = Attempt(1, crashes=1) if suspect else Attempt(0)
+                entry = Open(row[0], OpenState.PARKED, attempt, 0, key)
+                self._share.parents.search([Parked(row[1], held.epoch, row)])
+            elif suspect:
                 entry = Open(row[0], OpenState.RETRY, Attempt(1, crashes=1), 0, key)
             elif held.blocks(key):
                 entry = Open(row[0], OpenState.BLOCKED, Attempt(0), 0, key)
@@ -282,6 +319,7 @@ class KafkaConsumer:
         try:
             fence = Fence(poller.committing, poller.metadata, holds)
             await self._share.transactions.commit(records, offsets, fence)
+            self._log.faults.at("settle.committed")
         except Unsure as fault:
             await self._share.leave()  # the ledger says what stands, to whoever gets the partitions next
             problem = "It is not known whether an outcome was committed: its partitions are read again."
@@ -310,6 +348,7 @@ class KafkaConsumer:
             return []  # a successor would claim, and bury, the same again
         records: list[Out] = []
         for letter in part.buried:
+            part.close(letter.row[0])
             if letter.reason == EXPIRED:
                 part.expired += 1
             else:
@@ -336,10 +375,10 @@ class KafkaConsumer:
 
     def more(self) -> bool:
         """Return whether `take` may find something at once."""
-        parts = self._share.parts.values()
-        return any(
+        share = self._share
+        return bool(share.parents.answers) or any(
             part.ready and (part.asked or part.changed or (part.waiting and may_take(part.held)))
-            for part in parts
+            for part in share.parts.values()
         )
 
     def next_due_ns(self) -> int | None:

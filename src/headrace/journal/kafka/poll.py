@@ -16,7 +16,7 @@ from headrace import errors
 from headrace.codec.ledger import POSITION, Position, read_position
 from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Doing, Topic, coded
 from headrace.journal.kafka.fetch import Fetcher
-from headrace.ports import Clock
+from headrace.ports import World
 
 _log = logging.getLogger("headrace.journal")
 
@@ -95,7 +95,7 @@ class Poller:
         topic: Topic,
         own: Own,
         events: Events,
-        clock: Clock,
+        world: World,
         *,
         lease_ms: int,
     ) -> None:
@@ -116,7 +116,8 @@ class Poller:
         self._consumer = Consumer(config)
         #: With KIP-848 partitions come and go one by one, else all are given up first at every change.
         self._one_by_one = cluster.by_broker
-        self._fetcher = Fetcher(cluster, group, clock)
+        self._fetcher = Fetcher(cluster, group, world.clock)
+        self._faults = world.faults
         self._events, self._loop = events, asyncio.get_running_loop()
         self._latest = False
         self._stopped = threading.Event()
@@ -253,6 +254,7 @@ class Poller:
             raise errors.JournalUnavailable(problem, path=self._address, hint="the brokers have lost records")
         start = high if self._latest else low
         position = found or Position(high=start - 1, start=start, topic_id=self._topic.topic_id)
+        self._faults.at("take.ledger")
         epoch = self.epochs[partition] = self.epochs.get(partition, 0) + 1
         return Start(partition, epoch, position, low, new=found is None)
 

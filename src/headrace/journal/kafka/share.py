@@ -16,6 +16,7 @@ from headrace.journal.held import Open
 from headrace.journal.kafka.decisions import Decisions
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import EXPIRED, key_of
+from headrace.journal.kafka.parents import Parents, Parked
 from headrace.journal.kafka.part import Part, part_of
 from headrace.journal.kafka.poll import Events, Own, Poller, Start
 from headrace.journal.kafka.produce import Transactions
@@ -64,8 +65,9 @@ class Share:
         self.poller: Poller | None = None
         self.transactions: Transactions
         self.own = Own("", "")
-        self.decisions: Decisions
         self.woken = asyncio.Event()
+        self.decisions: Decisions
+        self.parents = Parents(log, self.woken.set)
 
     async def join(self) -> None:
         """Join the group; from then on it is the group that gives and takes partitions."""
@@ -77,12 +79,10 @@ class Share:
         self._rows = log.rows_of(self._topic)
         self.own = await log.own_of(self._handler, self._topic)
         self.decisions = Decisions(log, self._subscription, self.own.ledger)
-        self.transactions = Transactions(log.cluster, group, log.chance)
+        self.transactions = Transactions(log.cluster, group, log.chance, log.faults)
         events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
         topic = log.found(self._topic)
-        self.poller = Poller(
-            log.cluster, group, topic, self.own, events, self._clock, lease_ms=self._lease_ms
-        )
+        self.poller = Poller(log.cluster, group, topic, self.own, events, log, lease_ms=self._lease_ms)
         self.poller.start(latest=self._latest)
 
     async def leave(self) -> None:
@@ -91,6 +91,8 @@ class Share:
         if poller is not None:
             await asyncio.to_thread(poller.close)
             self.transactions.close()
+            await self.parents.close()
+            self._log.faults.at("release.committed")
         self.parts.clear()
 
     def check(self) -> None:
@@ -165,6 +167,7 @@ class Share:
         if claim is not None:
             part.suspect_upto = claim.upto
         part.changed |= start.new  # where it began stands from now on, whatever becomes of the topic
+        self._log.faults.at("take.ready")
         part.ready = True
 
     async def _lost(self, start: Start) -> int | None:
@@ -205,6 +208,8 @@ class Share:
         wait_ns = min(max(0, entry.due_us - self._clock.wall_us()), entry.wait_us) * 1000
         due_ns = self._clock.boot_ns() + wait_ns if wait_ns else 0
         part.open(row, Open(row[0], state, attempt, due_ns, key_of(row)))
+        if state is OpenState.PARKED:
+            self.parents.search([Parked(row[1], part.held.epoch, row)])
         if entry.letter >= 0:
             part.letters[row[0]] = entry.letter
 
