@@ -69,6 +69,11 @@ _LEASE = (
 )
 
 
+#: Errors of a reader beside the groups that say nothing: the end of a partition, and that the group which the
+#: library asks for in vain may not be used.
+NO_ERRORS = frozenset({KafkaError._PARTITION_EOF, KafkaError.GROUP_AUTHORIZATION_FAILED})  # noqa: SLF001 - the library names it so
+
+
 class Cluster(NamedTuple):
     """A cluster as a URL names it: ``kafka://host:9092,other:9092?security.protocol=SASL_SSL&...``."""
 
@@ -121,7 +126,14 @@ class Doing(NamedTuple):
     def denied(self, kind: str) -> str:
         """Return verb and name of the thing that was not allowed, as far as they are known."""
         name = {"topic": self.topic, "group": self.group, "transactional id": self.transactional_id}.get(kind)
-        return f"{self.verb} {kind} {name}".rstrip()
+        if kind == "cluster" and self.topic:  # who may write to no topic at all is refused as a producer
+            kind, name = "topic", self.topic
+        return f"{self.verb} {kind} {name or ''}".rstrip()
+
+
+def is_denied(error: KafkaError) -> bool:
+    """Return whether an error says that somebody may not do something."""
+    return error.code() in _DENIED
 
 
 def coded(
@@ -168,7 +180,10 @@ class Admin:
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._address, self._clock = cluster.address, clock
-        config = {"socket.timeout.ms": int(REQUEST_TIMEOUT_S * 1000), **cluster.config}
+        #: That somebody may not come in is told beside the answers, which then time out.
+        self._refusal: KafkaError | None = None
+        times = {"socket.timeout.ms": int(REQUEST_TIMEOUT_S * 1000)}
+        config = {**times, **cluster.config, "error_cb": self._heard}
         try:
             self._client: Any = AdminClient(config)
         except KafkaException as fault:  # of a name or a value that librdkafka does not know
@@ -179,7 +194,12 @@ class Admin:
         try:
             return await asyncio.to_thread(ask)
         except KafkaException as fault:
-            raise coded(fault, self._address, doing) from fault
+            self._client.poll(0)
+            raise coded(self._refusal or fault, self._address, doing) from fault
+
+    def _heard(self, error: KafkaError) -> None:
+        if is_denied(error):
+            self._refusal = error
 
     async def check(self) -> int:
         """Return the number of brokers; raises `JournalUnavailable` when none answers."""

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Doing, coded
+from headrace.journal.kafka.client import NO_ERRORS, REQUEST_TIMEOUT_S, Cluster, Doing, coded
 from headrace.ports import Clock
 
 #: A stretch that does not arrive in this time: a transaction left open by a worker that died ends it within
@@ -76,7 +76,7 @@ class Fetcher:
                 first = self._consumer.consume(1, _POLL_S)  # one is waited for, the others are there
                 for message in first + (self._consumer.consume(_BURST, 0) if first else []):
                     error = message.error()
-                    if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library names it so
+                    if error is not None and error.code() not in NO_ERRORS:
                         raise coded(error, self._address, Doing("read", topic=topic))
                     if error is None and (message.offset() or 0) < end:
                         yield message
