@@ -25,6 +25,7 @@ async def test_a_new_handler_starts_at_the_earliest_event(lab: Lab) -> None:
 async def test_start_is_decided_once(lab: Lab) -> None:
     """A handler that is known keeps its progress, whatever it says of its start later."""
     first = await lab.member(latest=True)
+    assert await first.take() is None
     await lab.publish("a")
     await first.leave()
 

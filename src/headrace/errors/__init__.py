@@ -60,8 +60,10 @@ from headrace.errors.journal import (
     JournalUnavailable,
     JournalUrlInvalid,
     LeaseLost,
+    RecordTooLarge,
     RedriveRefused,
     TopicMismatch,
+    TopicUnfit,
 )
 from headrace.errors.model import (
     InputRefused,
@@ -153,6 +155,7 @@ __all__ = [
     "PayloadTooLarge",
     "PayloadUndecodable",
     "PoolCrashed",
+    "RecordTooLarge",
     "RedriveRefused",
     "SettingInvalid",
     "SettingsUnreadable",
@@ -160,6 +163,7 @@ __all__ = [
     "TargetInvalid",
     "TopicInvalid",
     "TopicMismatch",
+    "TopicUnfit",
     "TypeTwice",
     "TypeUnknown",
     "UnitTooLarge",

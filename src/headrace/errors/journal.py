@@ -292,3 +292,28 @@ class IndexGap(JournalError):
     code = "HR-E222"
     fault = Fault.THEIRS
     retryable = True
+
+
+class TopicUnfit(JournalError):
+    """Topic {topic} is not fit to hold events: {problem}.
+
+    It was not used, and not changed.
+
+    Hint: use another topic, or ``kafka-configs.sh --alter --entity-type topics --entity-name {topic}
+    --add-config {setting}``.
+    """
+
+    code = "HR-E230"
+    fault = Fault.YOURS
+
+
+class RecordTooLarge(JournalError):
+    """An event is larger than the brokers let into topic {topic}.
+
+    Nothing was written, and it is not tried again: it would be refused again.
+
+    Hint: raise ``max.message.bytes`` of the topic, or store the large part elsewhere and publish its address.
+    """
+
+    code = "HR-E231"
+    fault = Fault.YOURS

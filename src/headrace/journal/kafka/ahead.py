@@ -11,7 +11,7 @@ from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.rows import Reading, offset_of
 from headrace.journal.kafka.share import Share
-from headrace.journal.scan import may_take
+from headrace.journal.scan import OPEN_MAX, may_take
 from headrace.ports import TopicInfo
 from headrace.ports.index import Looked, Stretch
 
@@ -40,7 +40,9 @@ class Ahead:
             if limit <= 0:
                 break
             if part.ready and part.waiting.records and may_take(part.held):
-                readings = list(islice(part.waiting.records, min(some, limit)))
+                # Each of them may stay open.
+                count = min(some, limit, OPEN_MAX - len(part.held.open))
+                readings = list(islice(part.waiting.records, count))
                 found[tp] = part, readings
                 limit -= len(readings)
         for tp in found:

@@ -98,7 +98,11 @@ class KafkaConsumer:
         """Claim the events whose retry is due, else new ones."""
         self._share.check()
         await self._write_down()
-        return await self._take_due(limit, version) or await self._take_new(limit, version)
+        while True:
+            due = await self._take_due(limit, version)
+            found, moved = (due, False) if due is not None else await self._take_new(limit, version)
+            if found is not None or not moved:
+                return found
 
     async def _write_down(self) -> None:
         """Commit what no handler has made: decisions about dead letters, and what retention has eaten."""
@@ -175,14 +179,15 @@ class KafkaConsumer:
         alone = any(attempts[row[0]].crashes for row in rows)
         return Batch(self._subscription.id, version, rows, attempts, alone, Token(epochs, fresh=False))
 
-    async def _take_new(self, limit: int, version: VersionInfo) -> Batch | None:
+    async def _take_new(self, limit: int, version: VersionInfo) -> tuple[Batch | None, bool]:
+        """Claim new events; say also whether the position has moved though there was nothing to run."""
         await self._ahead.ended()
         found = self._ahead.choose(limit)
         if not found:
-            return None
+            return None, False
         await self._look(found, version)
         if not found:
-            return None
+            return None, True
         absent = await self._share.parents.absent(one.row for _, some in found.values() for one in some)
         rows: list[Row] = []
         epochs: dict[int, int] = {}
@@ -199,10 +204,9 @@ class KafkaConsumer:
             await self._commit(
                 [], {tp for tp, (part, _) in found.items() if self._share.parts.get(tp) is part}
             )
-            self._share.woken.set()
-            return None
+            return None, True
         self._ahead.begin()
-        return Batch(self._subscription.id, version, rows, token=Token(epochs, fresh=True))
+        return Batch(self._subscription.id, version, rows, token=Token(epochs, fresh=True)), False
 
     async def _look(self, found: Chosen, version: VersionInfo) -> None:
         """Note what is to be claimed, and index what of it the index has not looked at yet."""
@@ -220,7 +224,11 @@ class KafkaConsumer:
         self._log.faults.at("claim.begin")
         looked = await self._log.look(self._handler, self._topic, stretches, claims)
         self._log.faults.at("claim.noted")
-        self._check(looked.active, version)
+        try:
+            self._check(looked.active, version)
+        except errors.VersionInactive:  # none of it was begun: nobody is to suspect it
+            await self._index.look(self._handler, [], [one._replace(upto=one.after) for one in claims])
+            raise
         self._ahead.note(found, looked)
         for tp, (part, _) in list(found.items() if looked.refused else ()):
             if part.partition in looked.refused:

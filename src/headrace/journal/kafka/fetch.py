@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, coded
+from headrace.journal.kafka.client import NO_ERRORS, REQUEST_TIMEOUT_S, Cluster, Doing, coded
 from headrace.ports import Clock
 
 #: A stretch that does not arrive in this time: a transaction left open by a worker that died ends it within
@@ -18,6 +19,9 @@ from headrace.ports import Clock
 STRETCH_S_MAX = 30.0
 _POLL_S = 0.2
 _BURST = 500
+#: The leader of a partition that was just made, or has moved, is not known to all brokers at once.
+BOUNDS_TRIES_MAX = 5
+_AGAIN_S = 0.2
 
 
 class Fetcher:
@@ -39,7 +43,13 @@ class Fetcher:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset that is kept, and the one that the next record gets."""
-        where = TopicPartition(topic, partition)
+        for _ in range(BOUNDS_TRIES_MAX - 1):
+            with suppress(errors.JournalUnavailable):
+                return self._bounds(TopicPartition(topic, partition))
+            self._clock.nap(_AGAIN_S)
+        return self._bounds(TopicPartition(topic, partition))
+
+    def _bounds(self, where: TopicPartition) -> tuple[int, int]:
         try:
             low, _ = self._consumer.get_watermark_offsets(where, timeout=REQUEST_TIMEOUT_S)
             # Committed readers are told the end of what is committed; here the real end is asked for.
@@ -47,7 +57,7 @@ class Fetcher:
             asked = self._admin.list_offsets({where: spec.latest()}, request_timeout=REQUEST_TIMEOUT_S)
             return int(low), int(asked[where].result(REQUEST_TIMEOUT_S).offset)
         except KafkaException as fault:
-            raise coded(fault, self._address) from fault
+            raise coded(fault, self._address, Doing("read", topic=where.topic)) from fault
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
         """Yield the committed records from ``start`` to before ``end``, waiting for open transactions.
@@ -66,8 +76,8 @@ class Fetcher:
                 first = self._consumer.consume(1, _POLL_S)  # one is waited for, the others are there
                 for message in first + (self._consumer.consume(_BURST, 0) if first else []):
                     error = message.error()
-                    if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library names it so
-                        raise coded(error, self._address)
+                    if error is not None and error.code() not in NO_ERRORS:
+                        raise coded(error, self._address, Doing("read", topic=topic))
                     if error is None and (message.offset() or 0) < end:
                         yield message
                 (reached,) = self._consumer.position([where])

@@ -8,10 +8,11 @@ from headrace import errors
 from headrace.event.envelope import Head, Stamp
 from headrace.journal.kafka.client import Cluster
 from headrace.journal.kafka.consumer import KafkaConsumer
-from headrace.journal.kafka.log import OWN, Log
+from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.produce import Out, Transactions
 from headrace.journal.kafka.rows import Emitted, offset_of, partition_of, written
 from headrace.journal.kafka.share import KafkaWorker
+from headrace.journal.kafka.topics import OWN
 from headrace.ports import (
     Chance,
     Clock,

@@ -11,16 +11,14 @@ from headrace import errors
 from headrace.event.envelope import Stamp
 from headrace.journal.kafka.client import Admin, Cluster, Topic
 from headrace.journal.kafka.fetch import Fetcher
-from headrace.journal.kafka.outcome import DEAD_SUFFIX
 from headrace.journal.kafka.poll import Own
 from headrace.journal.kafka.produce import Publisher
 from headrace.journal.kafka.rows import PARTITION_BITS, Reading, Rows, Stamps
+from headrace.journal.kafka.topics import DEAD_SUFFIX, OWN
 from headrace.journal.kafka.versions import Versions
 from headrace.ports import Chance, Clock, Faults, TopicInfo
 from headrace.ports.index import Active, Claim, Index, Looked, Stretch
 
-#: Topics and groups of our own begin like this.
-OWN = "headrace"
 #: Records that one look of a catching up index takes: a statement of the database has its bound in time.
 FILL_RECORDS_MAX = 5_000
 #: Of a ledger only the last record of each key counts: small segments, cleaned early, keep it quick to read.

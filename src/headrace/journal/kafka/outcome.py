@@ -12,12 +12,12 @@ from headrace.journal.held import Open
 from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.produce import Out
 from headrace.journal.kafka.rows import DEAD_PREFIX, Stamps, Unreadable, offset_of
+from headrace.journal.kafka.topics import DEAD_SUFFIX
 from headrace.journal.settle import Token
 from headrace.ports import FIRST_ATTEMPT, Batch, Clock, DeadLetter, OpenState, Outcome, Row
 
 #: An error's text and traceback in the headers of a dead letter; brokers refuse records of more than 1 MiB.
 ERROR_CHARS_MAX, TRACEBACK_CHARS_MAX = 4_000, 16_000
-DEAD_SUFFIX = ".dlq"
 #: The reason of a dead letter whose event retention has eaten.
 EXPIRED = "expired"
 

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from headrace import errors
 from headrace.codec.ledger import FORM, POSITION, Position, read_position
-from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Topic, coded
+from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Doing, Topic, coded
 from headrace.journal.kafka.fetch import Fetcher
 from headrace.ports import World
 
@@ -32,6 +32,8 @@ AWAY_MS_MAX = 300_000
 #: The last position of a ledger is looked for in so many records first.
 LAST_RECORDS = 200
 LEAVING_S_MAX = 2.0
+#: A member hears of a rebalance with the answer to a heartbeat: a newcomer waits for it.
+HEARTBEATS_A_LEASE = 20
 
 
 #: Partition n of the source and of the commands go to one owner: nothing else but `range` sees to that.
@@ -40,7 +42,11 @@ _BY_BROKER = {"group.protocol": "consumer", "group.remote.assignor": "range"}
 
 def _classic(lease_ms: int) -> dict[str, Any]:
     """Return settings for a group that its members balance; with KIP-848 the time is the broker's."""
-    return {"partition.assignment.strategy": "range", "session.timeout.ms": lease_ms}
+    return {
+        "partition.assignment.strategy": "range",
+        "session.timeout.ms": lease_ms,
+        "heartbeat.interval.ms": lease_ms // HEARTBEATS_A_LEASE,
+    }
 
 
 class Start(NamedTuple):
@@ -105,7 +111,7 @@ class Poller:
             "max.poll.interval.ms": AWAY_MS_MAX,
             **(_BY_BROKER if cluster.by_broker else _classic(lease_ms)),
         }
-        self._address = cluster.address
+        self._address, self._doing = cluster.address, Doing("read", topic.name, group)
         self._topic, self._own = topic, own
         self._consumer = Consumer(config)
         #: With KIP-848 partitions come and go one by one, else all are given up first at every change.
@@ -157,7 +163,9 @@ class Poller:
                 self._breathe()
                 self._hand_on(self._consumer.consume(1, WAIT_S))
         except Exception as fault:  # noqa: BLE001 - whatever ends the thread, the consumer has to know
-            failed = coded(fault, self._address) if isinstance(fault, KafkaException) else fault
+            failed = fault
+            if isinstance(fault, KafkaException):
+                failed = coded(fault, self._address, self._doing)
             self._tell(self._events.failed, failed)
         finally:
             self._consumer.close()
@@ -184,7 +192,7 @@ class Poller:
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library names it so
                 eaten.add(message.partition() or 0)
             elif not error.retriable():
-                self._tell(self._events.failed, coded(error, self._address))
+                self._tell(self._events.failed, coded(error, self._address, self._doing))
         if records:
             self._tell(self._events.records, records)
         if eaten:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from headrace import errors
-from headrace.journal.kafka.client import Cluster, coded
+from headrace.journal.kafka.client import Cluster, Doing, coded, is_denied
+from headrace.journal.kafka.topics import LEDGER_BYTES_MAX
 from headrace.ports import Chance, Faults, NoFaults
 from headrace.runtime.threads import Threads
 
@@ -43,6 +44,7 @@ def _config(cluster: Cluster, **more: Any) -> dict[str, Any]:
         "acks": "all",
         "retry.backoff.ms": RETRY_MS,
         "linger.ms": 0,
+        "message.max.bytes": LEDGER_BYTES_MAX,
         "compression.type": "lz4",
         **more,
     }
@@ -53,14 +55,27 @@ class Publisher:
 
     def __init__(self, cluster: Cluster) -> None:
         self._address = cluster.address
-        self._producer = Producer(_config(cluster, **{"delivery.timeout.ms": int(_FLUSH_S_MAX * 1000)}))
+        times = {"delivery.timeout.ms": int(_FLUSH_S_MAX * 1000)}
+        self._config = _config(cluster, error_cb=self._heard, **times)
+        #: Why this producer writes no more: told beside the records, which wait for their time-out.
+        self._refusal: KafkaError | None = None
+        self._producer = Producer(self._config)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-publish", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._producer.poll(_POLL_S)
+            try:
+                self._producer.poll(_POLL_S)
+            except KafkaException as fault:  # the library tells so, too, that a producer is at its end
+                self._heard(fault.args[0])
+
+    def _heard(self, error: KafkaError) -> None:
+        if error.fatal() or is_denied(error):
+            self._refusal = error
+            with suppress(KafkaException):
+                self._producer.purge(in_flight=False)
 
     async def publish(self, record: Out) -> None:
         """Write a record; raises the `JournalError` family."""
@@ -68,7 +83,8 @@ class Publisher:
         done: asyncio.Future[None] = loop.create_future()
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
-            fault = None if error is None else coded(error, self._address)
+            doing = Doing("write to", topic=record.topic)
+            fault = None if error is None else coded(self._refusal or error, self._address, doing)
             loop.call_soon_threadsafe(_answer, done, fault)
 
         self._produce(record, delivered)
@@ -76,6 +92,8 @@ class Publisher:
 
     def _produce(self, record: Out, delivered: Callable[[KafkaError | None, Message], None]) -> None:
         topic, partition, key, value, headers = record
+        if self._refusal is not None:  # rights may have been given since
+            self._refusal, self._producer = None, Producer(self._config)
         try:
             self._producer.produce(topic, value, key, partition, on_delivery=delivered, headers=headers)
         except BufferError as fault:
@@ -83,7 +101,7 @@ class Publisher:
                 "Too many events wait for the brokers.", path=self._address
             ) from fault
         except KafkaException as fault:
-            raise coded(fault, self._address) from fault
+            raise coded(fault, self._address, Doing("write to", topic=topic)) from fault
 
     def close(self) -> None:
         """Write what is queued, and stop."""
@@ -167,7 +185,9 @@ class Transactions:
                     self._write(records, offsets, fence.metadata)
         except KafkaException as fault:
             self._give_up(fatal=fault.args[0].fatal())
-            raise coded(fault, self._cluster.address) from fault
+            topics = ", ".join(sorted({record.topic for record in records}))
+            doing = Doing("write to", topics, self._name, f"{self._name}.*")
+            raise coded(fault, self._cluster.address, doing) from fault
         except (errors.JournalError, Unsure):
             raise  # nothing was begun; or nobody knows how it ended
         except BaseException:

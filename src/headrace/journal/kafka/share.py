@@ -22,7 +22,7 @@ from headrace.journal.kafka.poll import Events, Own, Poller, Start
 from headrace.journal.kafka.produce import Transactions
 from headrace.journal.kafka.rows import Gone, Rows
 from headrace.ports import Attempt, DeadLetter, OpenState, Row, Subscription
-from headrace.ports.index import Bound, Tried
+from headrace.ports.index import Bound, Claim, Tried
 
 _log = logging.getLogger("headrace.journal")
 
@@ -134,9 +134,13 @@ class Share:
     async def _take_over(self, starts: list[Start]) -> None:
         """Learn what is open in new partitions, and what an owner that died had in hand."""
         for start in starts:
+            claims: list[Claim | None] = []  # asked for once: the next time it would be known as ours
             while self._has(start):
                 try:
-                    await self._begin(start)
+                    if not claims:
+                        taken = await self._index.take_over(self._handler, start.partition, self._owner)
+                        claims.append(taken)
+                    await self._begin(start, claims[0])
                     break
                 except errors.JournalError as fault:  # told, and tried again as long as it is ours
                     self._failed(fault)
@@ -148,10 +152,9 @@ class Share:
         part = self.parts.get(self._log.place(self._topic, start.partition))
         return part is not None and part.held.epoch == start.epoch
 
-    async def _begin(self, start: Start) -> None:
+    async def _begin(self, start: Start, claim: Claim | None) -> None:
         """Find out what is open and what is lost of a partition; it is not worked before that is known."""
         partition, position = start.partition, start.position
-        claim = await self._index.take_over(self._handler, partition, self._owner)
         self._log.faults.at("take.claim")
         await self._index.finished(self._handler, partition, position.low())
         tried = {one.offset: one for one in await self._index.tried(self._handler, partition)}
@@ -201,12 +204,14 @@ class Share:
             part.changed = True
             return
         state = OpenState(entry.state)
+        begun = known is not None and known.number > attempt.number
         if known is not None:
             number, crashes = max(attempt.number, known.number), max(attempt.crashes, known.crashes)
             attempt = attempt._replace(number=number, crashes=crashes)
-        if state is OpenState.RUNNING:
+        if begun or state is OpenState.RUNNING:
             state, attempt = OpenState.RETRY, attempt._replace(crashes=attempt.crashes + died)
-        wait_ns = max(0, entry.due_us - self._clock.wall_us()) * 1000
+        # Never longer than was meant: clocks of two hosts differ, and wall clocks are set.
+        wait_ns = min(max(0, entry.due_us - self._clock.wall_us()), entry.wait_us) * 1000
         due_ns = self._clock.boot_ns() + wait_ns if wait_ns else 0
         part.open(row, Open(row[0], state, attempt, due_ns, key_of(row)))
         if state is OpenState.PARKED:
