@@ -122,7 +122,7 @@ async def test_every_look_adds_up(stage: Stage) -> None:
 
         await until(whole)
         await publishing
-        assert await look.violations() == []
+        assert [one for one in await look.violations() if one.where.startswith(stage.handler)] == []
         (history,) = await look.histories(stage.handler)
         assert (history.neither, history.both, history.taken) == (0, 0, total)
     assert [one.published for one in seen] == sorted(one.published for one in seen)
@@ -134,6 +134,7 @@ async def test_every_look_adds_up(stage: Stage) -> None:
     assert sum(owner.partitions for owner in last.owners) == 16
     assert (last.trouble, last.serving) == ("", 2)
     assert (last.events_per_s or 0) > 0
+    assert (last.rebalances or 0) >= 1, "the second worker took some from the first"
 
 
 async def test_what_waits_says_what_for(stage: Stage) -> None:
@@ -219,7 +220,7 @@ async def test_what_is_redriven_and_dropped_adds_up(stage: Stage) -> None:
         assert await look.letters(Filter(handler=stage.handler)) == []
         decided = await look.letters(Filter(handler=stage.handler, decided=True))
         assert Counter(one.fate for one in decided) == {"redriven": len(others), "dropped": len(kept)}
-        assert await look.violations() == []
+        assert [one for one in await look.violations() if one.where.startswith(stage.handler)] == []
         (history,) = await look.histories(stage.handler)
         assert (history.neither, history.both, history.taken) == (0, 0, 40)
 
