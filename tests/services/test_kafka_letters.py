@@ -38,8 +38,10 @@ def bench(broker: str, tmp_path: Path) -> Bench:
     return Bench(broker, tmp_path)
 
 
-async def test_a_redriven_event_is_handled_once_more(bench: Bench) -> None:
-    """It follows what has to follow, its letter says so, and no count is wrong; twice is refused."""
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_redriven_event_is_handled_once_more(bench: Bench, protocol: str) -> None:
+    """What follows from it is there, its letter says so, and no count is wrong; twice is refused."""
+    bench.url += f"?group.protocol={protocol}"
     bench.broken |= {3, 5, 7}
     async with serving(bench.app()) as app:
         await bench.publish(app, range(10))
@@ -235,15 +237,16 @@ async def test_retention_that_overtakes_a_worker_does_not_stop_it(
         start_of(self, latest=latest)
 
     monkeypatch.setattr(Poller, "start", start)
+    bench.url += "?queued.min.messages=100&fetch.message.max.bytes=8192"  # fetches little ahead
     bench.gate.clear()
     async with serving(bench.app()) as app:
         for first in range(0, BEHIND, 500):
             await app.publish([bench.sent(who="one", number=n) for n in range(first, first + 500)])
 
-        async def full() -> bool:
-            return any(one.full for one in pollers)
+        async def paused() -> bool:
+            return any(one._paused for one in pollers)
 
-        await until(full)
+        await until(paused)
         bench.eat(f"sent-{bench.name}", partition_of_key("one", 16), BEHIND)
         bench.gate.set()
 

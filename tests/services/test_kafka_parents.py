@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 from tests.services.desks import Bench, serving, until
 from tests.services.kafka import Broker
+from tests.services.reading import committed
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,10 @@ async def test_a_parent_in_any_topic_is_found(broker: str, tmp_path: Path) -> No
 
         await until(handled)
         assert await bench.letters() == []
+        told = {one.body()["number"]: one.headers for one in committed(broker, f"read-{bench.name}")}
+        chain = str(parent.event_id).encode()
+        assert told[1]["ce_causalityid"] == chain
+        assert [int(told[n]["ce_depth"]) for n in (100, 1)] == [0, 2]
     assert await bench.positions() == Counter(taken=3, done=3)
 
 

@@ -14,6 +14,10 @@ POSITION, EXCEPTION = b"position", b"exception:"
 FATE = b"fate:"
 
 
+#: The form of a position; of a newer one nobody knows what to make.
+FORM = 1
+
+
 class OpenEntry(msgspec.Struct, array_like=True, gc=False):
     """One offset below the position that is not finished."""
 
@@ -51,7 +55,7 @@ class Position(msgspec.Struct, array_like=True, gc=False):
     done: int = 0
     dead: int = 0
     #: The form of this record; a newer one is refused.
-    form: int = 1
+    form: int = FORM
     #: How often the partition was given to a worker.
     assigned: int = 0
     #: The first command about dead letters that is not carried out yet.

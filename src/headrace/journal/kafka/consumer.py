@@ -65,7 +65,15 @@ class KafkaConsumer:
         await self._share.join()
         # Whoever activated a version may have died before the index showed it; or the index was set back.
         await self._log.versions.catch_up()
+        await self._forget_tries()
         return self.held()
+
+    async def _forget_tries(self) -> None:
+        """Tell the index which attempts are of no interest any more: those of what is closed."""
+        for part in [one for one in self._share.parts.values() if one.tried]:
+            part.tried = bool(part.held.open)
+            low = part.position(self._clock).low()
+            await self._index.finished(self._handler, part.partition, low)
 
     def held(self) -> int:
         """Return the number of partitions held."""
@@ -149,6 +157,7 @@ class KafkaConsumer:
             if self._share.parts.get(tp) is not part:
                 continue  # given up meanwhile
             epochs[tp] = part.held.epoch
+            part.tried = True
             for entry in due:
                 part.held.add(Open(entry.seq, OpenState.RUNNING, attempts[entry.seq], 0, entry.key))
                 rows.append(part.rows[entry.seq])

@@ -99,15 +99,37 @@ class KafkaJournal:
         units = self._units
         if units is None:
             raise errors.JournalClosed
-        records = [self._record(event) for event in unit]
+        depths = await self._depths(unit)
+        records = [self._record(event, depth) for event, depth in zip(unit, depths, strict=True)]
         if len(records) == 1:
             await self._log.publisher.publish(records[0])
         elif records:
             await units.commit(records)
         return [Receipt(event.event_id, duplicate=False) for event in unit]
 
-    def _record(self, event: NewEvent) -> Out:
-        new = event.place, event.event_id, 0, event.head, event.body
+    async def _depths(self, unit: Sequence[NewEvent]) -> list[int]:
+        """Return how far events are from the first of their chain, and note that in their envelopes.
+
+        Parents are looked up in the unit, then in the index.  One that is not indexed yet counts as the first
+        of its chain: whether it is there at all is found out before the event is handled.
+        """
+        known: dict[bytes, tuple[bytes, int]] = {}
+        depths: list[int] = []
+        for event in unit:
+            head, depth = event.head, 0
+            if head.parents:
+                causes = [known.get(one) or await self._cause(one) for one in head.parents]
+                head.root, depth = causes[0][0], 1 + max(cause[1] for cause in causes)
+            known.setdefault(event.event_id, (head.root or event.event_id, depth))
+            depths.append(depth)
+        return depths
+
+    async def _cause(self, parent: bytes) -> tuple[bytes, int]:
+        places = await self._log.index.find(parent)
+        return (places[0].root, places[0].depth) if places else (parent, 0)
+
+    def _record(self, event: NewEvent, depth: int) -> Out:
+        new = event.place, event.event_id, depth, event.head, event.body
         return written(new, self._log.topic_names, self._log.stamps)
 
     # --- versions and subscriptions -----------------------------------------------------------

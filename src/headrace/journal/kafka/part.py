@@ -38,6 +38,8 @@ class Part:
     buried: list[DeadLetter] = field(default_factory=list[DeadLetter])
     #: Has something changed that is to be written down without an outcome?
     changed: bool = False
+    #: Were attempts noted in the index since it was last told what is closed?
+    tried: bool = False
     #: Rows of the open offsets, by number.
     rows: dict[int, Row] = field(default_factory=dict[int, Row])
     #: Of open offsets that were redriven, the offset of the dead letter.

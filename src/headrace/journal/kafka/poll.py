@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headrace import errors
-from headrace.codec.ledger import POSITION, Position, read_position
+from headrace.codec.ledger import FORM, POSITION, Position, read_position
 from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Topic, coded
 from headrace.journal.kafka.fetch import Fetcher
 from headrace.ports import World
@@ -262,6 +262,8 @@ class Poller:
             if start == first:
                 break
             back *= 8
+        if found is not None and found.form > FORM:
+            raise errors.JournalNewer(path=self._address, found=found.form, known=FORM)
         return found if found is not None and found.topic_id == self._topic.topic_id else None
 
     def _on_revoke(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:

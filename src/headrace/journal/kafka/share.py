@@ -117,7 +117,13 @@ class Share:
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        fault = None if task.cancelled() else task.exception()
+        if fault is not None:  # no outage: whoever asks for events next has to know
+            self._failed(fault)
 
     def _assigned(self, starts: list[Start]) -> None:
         for start in starts:
