@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from headrace.event.envelope import Head, Stamp
+from headrace.ports.observer import Survey
 from headrace.ports.values import (
     Batch,
     NewEvent,
@@ -22,6 +23,11 @@ from headrace.ports.values import (
 
 class Consumer(Protocol):
     """One worker's share of one subscription."""
+
+    @property
+    def rebalances(self) -> int:
+        """How often the partitions held were found to be others than before."""
+        ...
 
     async def balance(self) -> int:
         """Take free and expired partitions up to the fair share, hand back surplus; return what is held."""
@@ -61,6 +67,10 @@ class Consumer(Protocol):
 
     def held(self) -> int:
         """Return the number of partitions held."""
+        ...
+
+    async def survey(self) -> Survey:
+        """Look how far behind the partitions held are; may take a while, and changes nothing."""
         ...
 
     async def release(self) -> int:

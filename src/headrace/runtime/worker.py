@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace import errors
-from headrace.ports import Clock, Journal, Observer, VersionInfo, World
+from headrace.ports import Clock, Journal, Observer, Timing, VersionInfo, World
 from headrace.ports import Worker as Lease
 from headrace.runtime.emission import Limits, Origin
 from headrace.runtime.handlers import Handler
@@ -85,6 +85,8 @@ class Worker:
         if processes is not None:
             self._pools.append(processes)
         call = _call_of(handler, processes)
+        if isinstance(self._observer, Timing):
+            call = self._observer.timed(handler.name, call)
 
         origin = Origin(self._app, f"service:{self._app}", self._settings.limits, self._clock)
 

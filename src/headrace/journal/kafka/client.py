@@ -143,6 +143,18 @@ class Admin:
             await self._clock.sleep(_LOOK_S)
         raise errors.JournalUnavailable(f"Topic {name} was created but does not appear.", path=self._address)
 
+    async def assigned(self, group: str, topic: str) -> set[int]:
+        """Return the partitions of a topic that members of a group have."""
+        (answer,) = self._client.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S).values()
+        try:
+            found = await asyncio.to_thread(answer.result, REQUEST_TIMEOUT_S)
+        except KafkaException as fault:
+            if fault.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return set()  # nobody has ever joined
+            raise coded(fault, self._address) from fault
+        given = [one for member in found.members for one in member.assignment.topic_partitions]
+        return {one.partition for one in given if one.topic == topic}
+
     async def settings(self, name: str) -> dict[str, str]:
         """Return the settings of a topic."""
         asked = ConfigResource(ResourceType.TOPIC, name)

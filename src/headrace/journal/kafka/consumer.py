@@ -35,6 +35,7 @@ from headrace.ports import (
     Row,
     Settled,
     Subscription,
+    Survey,
     VersionInfo,
 )
 from headrace.ports.index import Claim, First, Stretch, Tried
@@ -62,6 +63,15 @@ class KafkaConsumer:
     def held(self) -> int:
         """Return the number of partitions held."""
         return len(self._share.parts)
+
+    @property
+    def rebalances(self) -> int:
+        """How often partitions were given or taken."""
+        return self._share.rebalances
+
+    async def survey(self) -> Survey:
+        """Look how far behind the partitions held are, by what the brokers have told last."""
+        return await self._share.survey()
 
     async def release(self) -> int:
         """Leave the group; what was in hand has been settled before."""

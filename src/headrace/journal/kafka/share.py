@@ -17,8 +17,8 @@ from headrace.journal.kafka.outcome import key_of
 from headrace.journal.kafka.part import Part, part_of
 from headrace.journal.kafka.poll import Events, Poller, Start
 from headrace.journal.kafka.produce import Transactions
-from headrace.journal.kafka.rows import Reading, Rows
-from headrace.ports import Attempt, OpenState, Subscription
+from headrace.journal.kafka.rows import Reading, Rows, offset_of
+from headrace.ports import Attempt, OpenState, Subscription, Survey
 from headrace.ports.index import Claim, Tried
 
 #: Records that may wait on the loop; beyond it the partitions are paused.
@@ -59,6 +59,7 @@ class Share:
         self.poller: Poller | None = None
         self.transactions: Transactions
         self.ledger = ""
+        self.rebalances = 0
         self.woken = asyncio.Event()
 
     async def join(self) -> None:
@@ -97,6 +98,15 @@ class Share:
         if self.poller is not None:
             self.poller.full = sum(len(part.waiting) for part in self.parts.values()) > WAITING_MAX
 
+    async def survey(self) -> Survey:
+        """Return how far behind the partitions held are, and how many nobody holds."""
+        high = {part.partition: offset_of(part.held.high) for part in self.parts.values()}
+        if self.poller is None or not high:
+            owned = await self._log.opened().assigned(self._log.group_of(self._handler), self._topic.name)
+            return Survey({}, self._topic.partitions - len(owned))
+        ends = self.poller.ends
+        return Survey({at: max(0, ends[at] - high[at] - 1) for at in high if at in ends}, 0)
+
     # --- told by the thread -------------------------------------------------------------------
 
     async def _leaving(self, partitions: list[int]) -> None:
@@ -111,6 +121,7 @@ class Share:
         task.add_done_callback(self._tasks.discard)
 
     def _assigned(self, starts: list[Start]) -> None:
+        self.rebalances += 1
         for start in starts:
             tp = self._log.place(self._topic, start.partition)
             self.parts[tp] = part_of(start.partition, tp, start.epoch, start.position)
@@ -160,6 +171,7 @@ class Share:
         part.open(row, Open(row[0], state, attempt, due_ns, key_of(row)))
 
     def _gone(self, partitions: list[int]) -> None:
+        self.rebalances += 1
         for partition in partitions:
             self.parts.pop(self._log.place(self._topic, partition), None)
         self.woken.set()
