@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any
+
 from headrace import errors
+from headrace.event.contract import Event
 from headrace.event.envelope import Head, Stamp
 from headrace.gate.admit import Admit, admit
 from headrace.gate.retry import crashed_out
@@ -11,13 +16,17 @@ from headrace.runtime.flight import Flight, Line
 from headrace.runtime.plan import Plan
 
 SPAN_BYTES = 8
+#: Payloads of a batch that are decoded ahead: as events they take several times the room, and the loop waits.
+AHEAD_BYTES_MAX = 1 << 20
 
 
 class Admission:
     """Decides by the stamp of an event, once per stamp, and by its attempts."""
 
-    def __init__(self, journal: Journal, chance: Chance, known_types: frozenset[str]) -> None:
-        self._journal, self._chance = journal, chance
+    def __init__(
+        self, journal: Journal, chance: Chance, known_types: frozenset[str], *, on_loop: bool
+    ) -> None:
+        self._journal, self._chance, self._on_loop = journal, chance, on_loop
         self._known_types = known_types
         self._admitted: dict[int, Admit | errors.EventError] = {}
         #: Stamps met so far, by number.
@@ -39,10 +48,12 @@ class Admission:
             flight.fail(row, None, errors.HeadCorrupt(str(fault), offset=row[0]), "")
             return None
 
-    async def learn(self, plan: Plan, heads: list[Head | None]) -> None:
-        """Decide about stamps that were not met before."""
-        for number in {head.stamp for head in heads if head is not None} - self._admitted.keys():
+    async def learn(self, plan: Plan, heads: list[Head | None]) -> bool:
+        """Decide about stamps that were not met before; return whether all events of a batch may be run."""
+        numbers = {head.stamp for head in heads if head is not None}
+        for number in numbers - self._admitted.keys():
             await self._decide(plan, number)
+        return all(self._admitted[number] is Admit.RUN for number in numbers) and None not in heads
 
     async def _decide(self, plan: Plan, number: int) -> None:
         stamp = await self._journal.stamp(number)
@@ -51,30 +62,58 @@ class Admission:
         self._admitted[number] = admit(stamp, wanted, self._known_types, topic)
 
     def line_of(
-        self,
-        flight: Flight,
-        heads: list[Head | None],
-        waits: dict[str, int],
+        self, flight: Flight, heads: list[Head | None], waits: dict[str, int], *, all_run: bool
     ) -> Line:
         """Return the events to be run, in commit order; new ones of a key that waits are given back."""
-        admitted, rows = self._admitted, flight.batch.rows
+        rows: list[Row] = flight.batch.rows
+        found: list[Any] = heads
+        if waits or flight.batch.attempts or not all_run:
+            kept = [
+                (row, head)
+                for row, head in zip(rows, heads, strict=True)
+                if self._runs(flight, row, head, waits)
+            ]
+            rows, found = [row for row, _ in kept], [head for _, head in kept]
         drawn = self._chance.bytes(SPAN_BYTES * len(rows))
         spans = [drawn[at : at + SPAN_BYTES] for at in range(0, len(drawn), SPAN_BYTES)]
-        line: Line = []
-        for row, head, span in zip(rows, heads, spans, strict=True):
-            if head is None or (admitted[head.stamp] is not Admit.RUN and self._passed(flight, row, head)):
-                continue
-            if flight.batch.attempts and self._crashed(flight, row, head):
-                continue
-            key = head.key
-            if key in waits and not flight.batch.attempts:
-                # Claimed before the journal knew that an earlier event waits.  One that was open is not
-                # meant: the journal has seen that it is the first of its key.
-                waits[key] += 1
-                flight.give_back(row, OpenState.BLOCKED)
-                continue
-            line += (flight, row, head, span)
-        return line
+        events, ids = self._events(flight, rows), self._ids(flight, rows)
+        return list(zip(repeat(flight), rows, found, spans, events, ids))
+
+    def _runs(self, flight: Flight, row: Row, head: Head | None, waits: dict[str, int]) -> bool:
+        """Return whether an event is to be run; what becomes of one that is not is noted."""
+        if head is None or (self._admitted[head.stamp] is not Admit.RUN and self._passed(flight, row, head)):
+            return False
+        if flight.batch.attempts:
+            # One that was open is not blocked: the journal has seen that it is the first of its key.
+            return not self._crashed(flight, row, head)
+        if head.key in waits:
+            # Claimed before the journal knew that an earlier event waits.
+            waits[head.key] += 1
+            flight.give_back(row, OpenState.BLOCKED)
+            return False
+        return True
+
+    # One step for all events of a batch, then the next: the processor has the code of a step at hand then.
+    # Measured with a handler that returns one event: 5.8 us an event when each goes the whole way by itself,
+    # 5.1 with the events decoded ahead, 4.7 with the ids as well.
+
+    def _events(self, flight: Flight, rows: list[Row]) -> Iterable[Event | None]:
+        """Return the events of rows; ``None`` for one that is to be decoded when its turn comes."""
+        if not self._on_loop or sum(len(row[6]) for row in rows) > AHEAD_BYTES_MAX:
+            return repeat(None)
+        decode = flight.plan.handler.consumes.decode
+        try:
+            return [decode(row[6]) for row in rows]
+        except Exception:  # noqa: BLE001 - a validator may raise anything: it does so again at its turn
+            return repeat(None)
+
+    @staticmethod
+    def _ids(flight: Flight, rows: list[Row]) -> Iterable[bytes]:
+        """Return for each event the id of the first that follows from it."""
+        first = flight.plan.derivation.first
+        if flight.plan.handler.wants or not flight.plan.emissions:
+            return repeat(b"")
+        return [first(row[2]) for row in rows]
 
     def _passed(self, flight: Flight, row: Row, head: Head) -> bool:
         """Finish an event that is not for this handler, or not acceptable."""

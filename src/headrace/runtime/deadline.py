@@ -8,7 +8,7 @@ import traceback
 from headrace import errors
 from headrace.ports import Clock
 from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.slot import STRIDE, Slot
+from headrace.runtime.slot import Slot
 
 #: Looks per deadline: an event is stopped at most a quarter of its deadline too late.
 LOOKS = 4
@@ -33,7 +33,7 @@ class DeadlineWatch:
         for slot in list(self._pipeline.slots):
             if not slot.at:
                 continue
-            row = slot.line[slot.at - STRIDE + 1]
+            row = slot.line[slot.at - 1][1]
             if row is not slot.seen:
                 slot.seen, slot.seen_ns = row, now
                 continue
@@ -51,7 +51,7 @@ class DeadlineWatch:
             self._abandon(slot)
 
     def _abandon(self, slot: Slot) -> None:
-        handler = slot.line[slot.at - STRIDE].plan.handler
+        handler = slot.line[slot.at - 1][0].plan.handler
         error = errors.DeadlineExceeded(_where(slot), handler=handler.name, deadline_ms=handler.deadline_ms)
         self._pipeline.abandon(slot, error)
 

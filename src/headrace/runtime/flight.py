@@ -5,9 +5,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headrace import errors
+from headrace.event.contract import Event
 from headrace.event.envelope import Head
 from headrace.gate.retry import Dead, RetryPolicy, decide
 from headrace.ports import FIRST_ATTEMPT, Attempt, Batch, DeadLetter, OpenState, Outcome, Row, Waiting
@@ -18,8 +19,11 @@ from headrace.runtime.plan import Plan
 ERROR_CHARS_MAX = 500
 TRACEBACK_CHARS_MAX = 16_000
 
-#: Flight, row, head and span of each event of one key, in order; run one after the other.
-Line = list[Any]
+#: One event on its way: its flight, row, head and span, the event where it was decoded ahead, and the id of
+#: the first event that follows.
+Entry = tuple["Flight", Row, Head, bytes, Event | None, bytes]
+#: The events of one key, in order; run one after the other.
+Line = list[Entry]
 
 
 @dataclass(slots=True, eq=False)

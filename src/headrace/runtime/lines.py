@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from headrace.runtime.flight import Line
-from headrace.runtime.slot import STRIDE, Slot
+from headrace.runtime.slot import Slot
 
 
 class Lines:
@@ -27,14 +27,14 @@ class Lines:
 
     def waiting(self) -> bool:
         """Return whether there is an event that another walker could begin with."""
-        return bool(self.ready) or (self.whole is not None and len(self.whole) > STRIDE)
+        return bool(self.ready) or (self.whole is not None and len(self.whole) > 1)
 
     def add(self, line: Line, *, parted: bool) -> None:
         """Let walkers have the events of a batch."""
         if not line:
             return
         if parted:
-            self._part(line, 0)
+            self._part(line)
         else:
             self.whole = line
             self.ready.append(line)
@@ -47,27 +47,26 @@ class Lines:
         slot = next((one for one in slots if one.line is line), None)
         if slot is None or not slot.at:
             self.ready.remove(line)
-            self._part(line, 0)
+            self._part(line)
             return
         rest = line[slot.at :]
         del line[slot.at :]
-        key = line[slot.at - STRIDE + 2].key
+        key = line[slot.at - 1][2].key
         if key is not None:
             self.by_key[key] = line
-        self._part(rest, 0)
+        self._part(rest)
 
-    def _part(self, line: Line, start: int) -> None:
+    def _part(self, line: Line) -> None:
         by_key, ready = self.by_key, self.ready.append
-        for at in range(start, len(line), STRIDE):
-            entry = line[at : at + STRIDE]
+        for entry in line:
             key = entry[2].key
             if key is None:
-                ready(entry)
+                ready([entry])
             elif (known := by_key.get(key)) is None:
-                by_key[key] = entry
-                ready(entry)
+                known = by_key[key] = [entry]
+                ready(known)
             else:
-                known += entry
+                known.append(entry)
 
     def end(self, line: Line, key: str | None) -> None:
         """Note that a line is at its end: from now on events of its key begin a new one."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any
@@ -25,10 +25,12 @@ from headrace.runtime.flight import Flight, Landing, Line
 from headrace.runtime.gather import Gather
 from headrace.runtime.lines import Lines
 from headrace.runtime.plan import Plan
-from headrace.runtime.slot import STRIDE, Slot, changed
+from headrace.runtime.slot import Slot, changed, drive
 
 #: A plain handler that has not finished its line after this long gets company: further threads start.
 THREAD_RAMP_S = 0.002
+#: So many are enough for handlers that suspend only for a turn of the loop.
+WALKERS_ENOUGH = 32
 #: A handler that does not heed the cancellation of a stop is waited for this long.
 STOP_S_MAX = 1.0
 
@@ -53,7 +55,7 @@ class Pipeline:
         self._wake = wake
         self._concurrency = concurrency
         self._threads = threads
-        self._admission = Admission(journal, world.chance, known_types)
+        self._admission = Admission(journal, world.chance, known_types, on_loop=threads is None)
         self._stamps = self._admission.stamps
         self._lines = Lines()
         self.coming = self._lines.waiting
@@ -68,6 +70,8 @@ class Pipeline:
         #: What handlers see of context variables: nothing that another handler has set.
         self._context = contextvars.copy_context()
         self._ramping = self._stopped = False
+        #: Lines that waited at the last look whether more walkers are needed.
+        self._ready_before = 0
 
     # --- from a batch to lines ----------------------------------------------------------------
 
@@ -75,12 +79,13 @@ class Pipeline:
         """Admit the events of a batch and let the walkers have them."""
         flight = self.flight(plan, batch, gather)
         heads = self._admission.heads(flight)
-        await self._admission.learn(plan, heads)
+        all_run = await self._admission.learn(plan, heads)
         with self._lock:
             parted = bool(self.slots) or self._threads is not None or bool(self._lines.ready)
             if parted:
                 self._lines.part(self.slots)
-            self._lines.add(self._admission.line_of(flight, heads, self._waits), parted=parted)
+            line = self._admission.line_of(flight, heads, self._waits, all_run=all_run)
+            self._lines.add(line, parted=parted)
         if self._lines.ready:
             self._add_walkers(max(1, len(self.slots)))  # those that are there wait for something
         # Its time runs from when the walkers have had their turn, however late this process gets the core.
@@ -104,9 +109,7 @@ class Pipeline:
                 slot.task = self._loop.create_task(self._walk(slot), context=self._context.copy())
                 slot.task.add_done_callback(partial(self._gone, slot))
             else:
-                job = self._loop.run_in_executor(
-                    self._threads, _drive, self._context.copy(), self._walk(slot)
-                )
+                job = self._loop.run_in_executor(self._threads, drive, self._context.copy(), self._walk(slot))
                 job.add_done_callback(partial(self._gone, slot))
         # At full concurrency nothing is to be added; `_gone` looks again.
         if count > 0 and len(self.slots) < self._concurrency and not self._ramping:
@@ -123,8 +126,15 @@ class Pipeline:
         """Walkers that are still there wait for something: double their number."""
         self._ramping = False
         self._lines.part(self.slots)
-        if self._lines.ready and self.slots:
-            self._add_walkers(len(self.slots))
+        ready, walkers = len(self._lines.ready), len(self.slots)
+        turned, self._ready_before = self._ready_before - ready, ready
+        if not (ready and walkers):
+            return
+        if self._threads is None and walkers >= WALKERS_ENOUGH and turned >= walkers:
+            self._ramping = True  # all of them went on meanwhile: they wait for the loop, not for the world
+            self._ramp_later()
+        else:
+            self._add_walkers(walkers)
 
     def _gone(self, slot: Slot, walk: asyncio.Future[None]) -> None:
         self.slots.discard(slot)
@@ -143,7 +153,7 @@ class Pipeline:
         lines, at_fault, locked = self._lines, self._at_fault, self._threads is not None
         ready, by_key = lines.ready, lines.by_key
         made: Any = None  # nothing, one row of the journal, or a list of them
-        flight = call = decode = child_id = emission_of = simple = made
+        flight = call = decode = emission_of = simple = made
         while ready:
             try:
                 line = ready.popleft()
@@ -151,22 +161,23 @@ class Pipeline:
                 return
             slot.line, at = line, 0
             while True:
-                if line[at] is not flight:  # the first one, or one of a later batch
-                    flight = line[at]
-                    call, decode, child_id, emission_of, simple = flight.plan.hot
-                row, head, span = line[at + 1], line[at + 2], line[at + 3]
-                at += STRIDE
+                whose, row, head, span, event, child_id = line[at]
+                if whose is not flight:  # the first one, or one of a later batch
+                    flight = whose
+                    call, decode, emission_of, simple = flight.plan.hot
+                at += 1
                 slot.at = at
                 if at_fault is not None:
                     at_fault("handle.before")
                 try:
-                    event = decode(row[6])
+                    if event is None:
+                        event = decode(row[6])
                     if not simple:
                         made = await self._caller.call(flight, row, head, span, event)
                     elif (value := await call(event)) is None:
                         made = None
                     elif (emission := emission_of(value.__class__)) is not None:
-                        made = emission.derive(row, head, span, value, child_id(row[2]), None)
+                        made = emission.derive(row, head, span, value, child_id, None)
                     else:
                         made = derive_all(flight.plan, row, head, span, each(value), None)
                 except BaseException as error:  # noqa: BLE001 - sorted out in one place
@@ -263,10 +274,9 @@ class Pipeline:
             self._lines.part(self.slots)
         line, start = slot.line, slot.at
         if key is not None:
-            self._waits[key] = self._waits.get(key, 0) + 1 + (len(line) - start) // STRIDE
-        for at in range(start, len(line), STRIDE):
-            flight: Flight = line[at]
-            flight.give_back(line[at + 1], OpenState.BLOCKED)
+            self._waits[key] = self._waits.get(key, 0) + 1 + len(line) - start
+        for flight, row, *_ in line[start:]:
+            flight.give_back(row, OpenState.BLOCKED)
             if not flight.left:
                 self._wake_loop()
         del line[start:]
@@ -310,7 +320,7 @@ class Pipeline:
             if slot.abandoned or not slot.at:
                 return False
             slot.abandoned = True
-            flight, row, head = slot.line[slot.at - STRIDE : slot.at - 1]
+            flight, row, head, *_ = slot.line[slot.at - 1]
             if flight.fail(row, head, error, self._stamps[head.stamp].type):
                 self._hold(slot, head.key)
         self._hand_on(slot, slot.at, head.key)
@@ -388,13 +398,3 @@ class Pipeline:
         """Return when the events were published (microseconds), for latencies."""
         decode = self._journal.decode_head
         return [decode(row[5]).time_us for row in rows if row[0] not in dropped]
-
-
-def _drive(context: contextvars.Context, walk: Coroutine[Any, Any, None]) -> None:
-    """In a thread: run a walker of a plain handler; nothing in it suspends."""
-    try:
-        context.run(walk.send, None)
-    except StopIteration:
-        return
-    walk.close()
-    raise errors.SignatureInvalid(handler="?", problem="a plain handler suspended; declare it with async def")

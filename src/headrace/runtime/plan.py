@@ -27,11 +27,10 @@ class Plan:
     derivation: Derivation
     #: How to emit each class: looked up by ``type(value)``.
     emissions: dict[type[Event], Emission]
-    #: The same for the hot path: call, decode, id of the first child, emission by type, "asks for no more".
+    #: The same for the hot path: call, decode, emission by type, "asks for no more".
     hot: tuple[
         Callable[..., Awaitable[Any]],
         Callable[[bytes], Event],
-        Callable[[bytes], bytes],
         Callable[[type[Any]], Emission | None],
         bool,
     ]
@@ -69,7 +68,7 @@ async def compile_plan(
         call=call,
         derivation=derivation,
         emissions=emissions,
-        hot=(call, decode, derivation.first, emissions.get, not handler.wants),
+        hot=(call, decode, emissions.get, not handler.wants),
     )
 
 

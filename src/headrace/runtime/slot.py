@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections.abc import Coroutine
+from typing import Any
 
+from headrace import errors
 from headrace.ports import Row
 from headrace.runtime.flight import Line
-
-#: A line holds flight, row, head and span of each of its events.
-STRIDE = 4
 
 
 class Slot:
@@ -40,3 +40,13 @@ def changed(base: contextvars.Context) -> bool:
         return contextvars.copy_context() != base
     except Exception:  # noqa: BLE001 - they are the user's: arrays, for one
         return True
+
+
+def drive(context: contextvars.Context, walk: Coroutine[Any, Any, None]) -> None:
+    """In a thread: run a walker of a plain handler; nothing in it suspends."""
+    try:
+        context.run(walk.send, None)
+    except StopIteration:
+        return
+    walk.close()
+    raise errors.SignatureInvalid(handler="?", problem="a plain handler suspended; declare it with async def")

@@ -1,0 +1,105 @@
+"""The way of one event: what is done ahead for a batch, and how many walkers a handler gets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from pydantic import field_validator
+
+from headrace import App, Event
+from headrace.runtime import admission
+from headrace.runtime.pipeline import WALKERS_ENOUGH
+from headrace.testing import Result, run_until_idle
+
+decoded: Counter[int] = Counter()
+
+
+class Step(Event, topic="steps"):
+    """Has a validator that counts, and refuses some numbers when they come from the journal."""
+
+    n: int
+    text: str = ""
+
+    @field_validator("n")
+    @classmethod
+    def counted(cls, value: int) -> int:
+        """Count."""
+        decoded[value] += 1
+        if refused and value in refused:
+            raise ZeroDivisionError("a validator that fails by itself")
+        return value
+
+
+refused: set[int] = set()
+
+
+def handled(app: App, count: int, *, text: str = "", refuse: tuple[int, ...] = ()) -> Result:
+    """Publish steps as one unit and handle them."""
+    refused.clear()
+    steps = [Step(n=n, text=text) for n in range(count)]
+    refused.update(refuse)
+    decoded.clear()
+    return run_until_idle(app, *steps)
+
+
+def test_an_event_is_decoded_once() -> None:
+    """What was decoded ahead is what the handler gets."""
+    seen: list[int] = []
+    steps = App("steps")
+
+    @steps.handler
+    async def see(step: Step) -> None:
+        seen.append(step.n)
+
+    handled(steps, 50)
+    assert sorted(seen) == list(range(50))
+    assert set(decoded.values()) == {1}
+
+
+def test_one_that_cannot_be_decoded_is_alone_with_it() -> None:
+    """A validator that raises takes only its own event with it, not those that were claimed with it."""
+    seen: list[int] = []
+    steps = App("steps")
+
+    @steps.handler
+    async def see(step: Step) -> None:
+        seen.append(step.n)
+
+    handled(steps, 20, refuse=(3, 7))
+    assert sorted(seen) == [n for n in range(20) if n not in (3, 7)]
+
+
+def test_large_payloads_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events take more room than their payloads: of many bytes only one at a time is decoded."""
+    monkeypatch.setattr(admission, "AHEAD_BYTES_MAX", 1_000)
+    most = 0
+    steps = App("steps")
+
+    @steps.handler
+    async def see(step: Step) -> None:
+        nonlocal most
+        most = max(most, len(decoded) - step.n)
+
+    handled(steps, 20, text="x" * 100)
+    assert most == 1
+
+
+@pytest.mark.parametrize(("turns", "expected"), [(1, WALKERS_ENOUGH), (200, 64)], ids=["loop", "world"])
+def test_walkers_are_added_while_something_is_waited_for(turns: int, expected: int) -> None:
+    """A handler that only gives the loop a turn needs few; one that waits gets all of its concurrency."""
+    running, most = 0, 0
+    steps = App("steps")
+
+    @steps.handler(concurrency=64)
+    async def see(step: Step) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running -= 1
+
+    handled(steps, 500)
+    assert most == expected
