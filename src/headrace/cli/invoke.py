@@ -19,7 +19,20 @@ from headrace.cli.target import TargetFailed
 
 DEBUG = "--debug"
 #: In the order of a first day; each is a module beside this one.
-COMMANDS = ("demo", "run", "publish", "tail", "show", "why", "status", "check", "dlq", "model", "explain")
+COMMANDS = (
+    "demo",
+    "run",
+    "publish",
+    "tail",
+    "show",
+    "why",
+    "status",
+    "check",
+    "dlq",
+    "model",
+    "copy",
+    "explain",
+)
 #: The error of a wrong command line.  Versions of typer differ in where it lives, not in its heirs.
 _ClickError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 

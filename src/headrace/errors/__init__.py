@@ -37,6 +37,8 @@ from headrace.errors.handler import (
     SignatureInvalid,
 )
 from headrace.errors.journal import (
+    CopyDiffers,
+    CopyRefused,
     DiskFull,
     EventNotFound,
     HandlerUnknown,
@@ -93,6 +95,8 @@ __all__ = [
     "CommandInvalid",
     "ContentTypeRefused",
     "ContractInvalid",
+    "CopyDiffers",
+    "CopyRefused",
     "DeadlineExceeded",
     "DepthExceeded",
     "DerivedConflict",

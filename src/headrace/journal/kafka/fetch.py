@@ -10,13 +10,21 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, coded
+from headrace.journal.kafka.client import APPEARS_S_MAX, REQUEST_TIMEOUT_S, Cluster, coded
 from headrace.ports import Clock
 
 #: A stretch that does not arrive in this time: a transaction left open by a worker that died ends it within
 #: its time-out (10 s), all else is an outage.
 STRETCH_S_MAX = 30.0
 _POLL_S = 0.2
+_LOOK_S = 0.05
+_NEW = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
 _BURST = 500
 
 
@@ -40,14 +48,32 @@ class Fetcher:
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset that is kept, and the one that the next record gets."""
         where = TopicPartition(topic, partition)
+        low, _ = self._watermarks(where)
         try:
-            low, _ = self._consumer.get_watermark_offsets(where, timeout=REQUEST_TIMEOUT_S)
             # Committed readers are told the end of what is committed; here the real end is asked for.
             spec: Any = OffsetSpec
             asked = self._admin.list_offsets({where: spec.latest()}, request_timeout=REQUEST_TIMEOUT_S)
             return int(low), int(asked[where].result(REQUEST_TIMEOUT_S).offset)
         except KafkaException as fault:
             raise coded(fault, self._address) from fault
+
+    def stable(self, topic: str, partition: int) -> int:
+        """Return the offset up to which nothing is under way: committed readers get there without waiting."""
+        return self._watermarks(TopicPartition(topic, partition))[1]
+
+    def _watermarks(self, where: TopicPartition) -> tuple[int, int]:
+        """Return the first offset that is kept, and the end of what is committed."""
+        deadline = self._clock.boot_ns() + int(APPEARS_S_MAX * 1e9)
+        while True:
+            try:
+                low, end = self._consumer.get_watermark_offsets(where, timeout=REQUEST_TIMEOUT_S)
+                return int(low), int(end)
+            except KafkaException as fault:
+                # A topic that was just created: its leader is not known everywhere yet.
+                new = fault.args[0].code() in _NEW
+                if not new or self._clock.boot_ns() > deadline:
+                    raise coded(fault, self._address) from fault
+                self._clock.nap(_LOOK_S)
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
         """Yield the committed records from ``start`` to before ``end``, waiting for open transactions."""

@@ -35,7 +35,8 @@ class KafkaJournal:
     def __init__(
         self, cluster: Cluster, index: Index, *, clock: Clock, chance: Chance, faults: Faults
     ) -> None:
-        self._log = Log(cluster, index, clock=clock, chance=chance, faults=faults)
+        #: The cluster and the index, for those who look into the journal.
+        self.log = self._log = Log(cluster, index, clock=clock, chance=chance, faults=faults)
         self.address = cluster.address
         self._latest: set[str] = set()
         self._publisher: Publisher | None = None

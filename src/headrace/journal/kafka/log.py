@@ -20,6 +20,11 @@ OWN = "headrace"
 FILL_RECORDS_MAX = 5_000
 
 
+def ledger_name(handler: str) -> str:
+    """Return the ledger topic of a handler's subscription."""
+    return f"{OWN}.{handler}.ledger"
+
+
 class Log:
     """A cluster with an index beside it."""
 
@@ -82,7 +87,7 @@ class Log:
 
     async def ledger_of(self, handler: str, topic: TopicInfo) -> str:
         """Return the ledger topic of a subscription, and see that it and the dead letters' topic exist."""
-        name = f"{OWN}.{handler}.ledger"
+        name = ledger_name(handler)
         admin = self.opened()
         await admin.make(name, topic.partitions, **{"cleanup.policy": "compact"})
         await admin.make(topic.name + DEAD_SUFFIX, topic.partitions)

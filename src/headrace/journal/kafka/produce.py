@@ -35,7 +35,8 @@ class Out(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
 
 
-def _config(cluster: Cluster, **more: Any) -> dict[str, Any]:
+def settings_of(cluster: Cluster, **more: Any) -> dict[str, Any]:
+    """Return the settings of a producer."""
     return {
         **cluster.config,
         "enable.idempotence": True,
@@ -52,7 +53,7 @@ class Publisher:
 
     def __init__(self, cluster: Cluster) -> None:
         self._address = cluster.address
-        self._producer = Producer(_config(cluster, **{"delivery.timeout.ms": int(_FLUSH_S_MAX * 1000)}))
+        self._producer = Producer(settings_of(cluster, **{"delivery.timeout.ms": int(_FLUSH_S_MAX * 1000)}))
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-publish", daemon=True)
         self._thread.start()
@@ -191,7 +192,7 @@ class Transactions:
 
     def _make(self) -> Producer:
         """Return a new producer; its id need not be stable, for the group's metadata is the fence."""
-        config = _config(
+        config = settings_of(
             self._cluster,
             **{
                 "transactional.id": f"{self._name}.{self._chance.bytes(16).hex()}",
