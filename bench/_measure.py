@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "zram")
 
 
-def options(about: str | None, **defaults: float) -> argparse.Namespace:
+def options(about: str | None, **defaults: float | str) -> argparse.Namespace:
     """Return the options of a script: ``--json``, ``--folder``, and one for each default."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, nothing else")

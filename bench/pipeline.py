@@ -106,7 +106,8 @@ class Ours:
         flight = await self._pipeline.start(self._plan, batch, None)
         while flight.left:
             await self._consumer.wait(PATIENCE_S)
-        return flight.collect()
+        (landing,) = self._pipeline.collect([flight])
+        return landing.outcome
 
     async def run(self, number: int) -> None:
         """Handle a batch; what comes of it is complete, and then dropped."""

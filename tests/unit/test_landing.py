@@ -30,7 +30,7 @@ class Threaded:
     def collect(self, flights: list[Flight]) -> list[Landing]:
         for flight in [first, second]:
             finish(flight)
-        return [Landing(one, one.collect(), complete=not one.left) for one in flights]
+        return [Landing(one, one.collect({}), complete=not one.left) for one in flights]
 
 
 first, second = flight_of(1), flight_of(2, 3, 4)

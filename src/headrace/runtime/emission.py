@@ -44,6 +44,8 @@ class Emission:
 
     contract: Contract
     derive: Derive
+    #: No code of the user's is in it: it may be done later, for it fails for good or not at all.
+    later: bool
 
 
 def emission(
@@ -105,4 +107,4 @@ def emission(
         )
         return write(place, event_id, row[3], depth, child, body)
 
-    return Emission(contract, derive)
+    return Emission(contract, derive, later=contract.flat)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace import errors
 from headrace.event.contract import Event
-from headrace.event.envelope import Head
+from headrace.event.envelope import Head, Stamp
 from headrace.gate.retry import Dead, RetryPolicy, decide
 from headrace.ports import FIRST_ATTEMPT, Attempt, Batch, DeadLetter, OpenState, Outcome, Row, Waiting
 from headrace.runtime.gather import Gather
@@ -19,6 +19,8 @@ from headrace.runtime.plan import Plan
 ERROR_CHARS_MAX = 500
 TRACEBACK_CHARS_MAX = 16_000
 
+#: Stands for events that are derived later, with all others of the batch.
+LATER = object()
 #: One event on its way: its flight, row, head and span, the event where it was decoded ahead, and the id of
 #: the first event that follows.
 Entry = tuple["Flight", Row, Head, bytes, Event | None, bytes]
@@ -37,6 +39,8 @@ class Flight:
     #: Events that no outcome names yet.
     left: int = 0
     outcome: Outcome = field(default_factory=Outcome)
+    #: What handlers returned and is still to be derived: emission, row, head, span, value, id.
+    returned: list[tuple[Any, Row, Head, bytes, Any, bytes]] = field(default_factory=list[Any])
     #: When its walkers had their first turn, on the boot clock; 0 = they had none yet.
     started_ns: int = 0
     #: Was there a first settlement?
@@ -54,10 +58,32 @@ class Flight:
 
     def finished(self) -> int:
         """Return how many events are ready to be committed."""
-        return len(self.outcome)
+        return len(self.outcome) + len(self.returned)
 
-    def collect(self) -> Outcome:
+    def derive(self, stamps: Mapping[int, Stamp]) -> None:
+        """Make the events that follow from what handlers returned, one after the other in one go.
+
+        Only what cannot fail but for good comes here, so no later event of a key is held by it.
+        """
+        returned, self.returned = self.returned, []
+        outcome = self.outcome
+        done, emitted, causes = outcome.done.append, outcome.emitted.append, outcome.causes.append
+        for emission, row, head, span, value, event_id in returned:
+            try:
+                made = emission.derive(row, head, span, value, event_id, None)
+            except Exception as fault:  # noqa: BLE001 - it is this event's alone, whatever it is
+                kind = stamps[head.stamp].type
+                refused = isinstance(fault, errors.HeadraceError)
+                self.left += 1
+                self.fail(row, head, fault if refused else errors.PayloadInvalid(str(fault), type=kind), kind)
+            else:
+                done(row)
+                emitted(made)
+                causes(row[0])
+
+    def collect(self, stamps: Mapping[int, Stamp]) -> Outcome:
         """Return what is ready, and start anew."""
+        self.derive(stamps)
         outcome, self.outcome = self.outcome, Outcome()
         return outcome
 
@@ -89,6 +115,12 @@ class Flight:
         attempt = attempt._replace(errors=(*attempt.errors, line), crashes=attempt.crashes + crashed)
         self.outcome.waiting.append(Waiting(row, OpenState.RETRY, attempt, verdict.after_ms))
         return True
+
+    def late(self, error: BaseException) -> errors.DeadlineExceeded:
+        """Return the error of an event that was cancelled because of its deadline."""
+        handler = self.plan.handler
+        late = errors.DeadlineExceeded(handler=handler.name, deadline_ms=handler.deadline_ms)
+        return late.with_traceback(error.__traceback__)
 
     def give_back(self, row: Row, state: OpenState) -> None:
         """Leave an event open whose attempt was not begun, or was stopped by us: it does not count."""

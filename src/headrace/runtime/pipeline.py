@@ -21,7 +21,7 @@ from headrace.event.envelope import Head
 from headrace.ports import Batch, Journal, NoFaults, OpenState, Row, World
 from headrace.runtime.admission import Admission
 from headrace.runtime.call import Caller, derive_all, each
-from headrace.runtime.flight import Flight, Landing, Line
+from headrace.runtime.flight import LATER, Flight, Landing, Line
 from headrace.runtime.gather import Gather
 from headrace.runtime.lines import Lines
 from headrace.runtime.plan import Plan
@@ -153,7 +153,7 @@ class Pipeline:
         lines, at_fault, locked = self._lines, self._at_fault, self._threads is not None
         ready, by_key = lines.ready, lines.by_key
         made: Any = None  # nothing, one row of the journal, or a list of them
-        flight = call = decode = emission_of = simple = made
+        flight = call = decode = emission_of = simple = emission = value = made
         while ready:
             try:
                 line = ready.popleft()
@@ -177,7 +177,10 @@ class Pipeline:
                     elif (value := await call(event)) is None:
                         made = None
                     elif (emission := emission_of(value.__class__)) is not None:
-                        made = emission.derive(row, head, span, value, child_id, None)
+                        if locked or not emission.later:
+                            made = emission.derive(row, head, span, value, child_id, None)
+                        else:  # with all others of the batch: see `Flight.derive`
+                            made = LATER
                     else:
                         made = derive_all(flight.plan, row, head, span, each(value), None)
                 except BaseException as error:  # noqa: BLE001 - sorted out in one place
@@ -193,16 +196,13 @@ class Pipeline:
                             return
                     elif slot.abandoned:
                         return
-                    elif type(made) is not tuple:
-                        self._note(flight, row, made)
-                    else:  # one event emitted, the usual case: as `_note`, spelled out
-                        outcome = flight.outcome
-                        outcome.done.append(row)
-                        outcome.emitted.append(made)
-                        outcome.causes.append(row[0])
+                    elif made is LATER:
+                        flight.returned.append((emission, row, head, span, value, child_id))
                         flight.left -= 1
                         if not flight.left:
                             self._wake()
+                    else:
+                        self._note(flight, row, made)
                 if changed(base):
                     # The handler set context variables, which the next event must not see: begin anew.
                     self._hand_on(slot, at, head.key)
@@ -287,7 +287,7 @@ class Pipeline:
         if late:
             slot.heeded()
         if late and isinstance(error, asyncio.CancelledError):
-            error = self._late(flight, error)
+            error = flight.late(error)
         elif slot.task is not None and (
             isinstance(error, (KeyboardInterrupt, GeneratorExit)) or slot.task.cancelling()
         ):
@@ -300,11 +300,6 @@ class Pipeline:
         if not flight.left:
             self._wake_loop()
         return True
-
-    def _late(self, flight: Flight, error: BaseException) -> errors.DeadlineExceeded:
-        handler = flight.plan.handler
-        late = errors.DeadlineExceeded(handler=handler.name, deadline_ms=handler.deadline_ms)
-        return late.with_traceback(error.__traceback__)
 
     def abandon(self, slot: Slot, error: errors.HeadraceError) -> None:
         """Give up on a walker that cannot be stopped."""
@@ -339,7 +334,9 @@ class Pipeline:
         earlier.
         """
         with self._lock:
-            return [Landing(flight, flight.collect(), complete=not flight.left) for flight in flights]
+            return [
+                Landing(flight, flight.collect(self._stamps), complete=not flight.left) for flight in flights
+            ]
 
     def restore(self, landings: list[Landing]) -> None:
         """Take back outcomes that could not be committed."""
@@ -363,6 +360,7 @@ class Pipeline:
     def give_back(self, flight: Flight) -> int:
         """Note the unfinished events of a flight as returned; returns how many they are."""
         with self._lock:
+            flight.derive(self._stamps)
             back = flight.unfinished()
             for row in back:
                 flight.give_back(row, OpenState.RETURNED)
