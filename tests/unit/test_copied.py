@@ -99,7 +99,7 @@ def test_the_checksum_survives_the_way_through_headers(one: Head) -> None:
 
 @pytest.mark.parametrize("name", [name for name in Head.__struct_fields__ if name != "stamp"])
 def test_the_checksum_sees_every_field(name: str) -> None:
-    """What differs in one field of the envelope, in id, depth, stamp, payload or order has another checksum."""
+    """What differs in any field of the envelope, in id, depth, stamp or payload has another checksum."""
     changed = {"parents": (), "headers": None, "lane": 1, "flags": 0, "time_us": 1, "confidence": 0.5}
     value = changed.get(name, b"" if isinstance(getattr(head(), name), bytes) else "other")
     before = digest(b"i" * 16, 4, head(), STAMP, b"{}")
