@@ -149,8 +149,14 @@ class Journal(Protocol):
         """Return the live subscription of a handler; a new one starts at the earliest retained event."""
         ...
 
-    def consumer(self, worker: Worker, subscription: Subscription) -> Consumer:
-        """Return this worker's share of a subscription."""
+    def consumer(
+        self, worker: Worker, subscription: Subscription, *, at_least_once: bool = False
+    ) -> Consumer:
+        """Return this worker's share of a subscription.
+
+        With ``at_least_once`` outcomes need not be committed whole: after a crash events may be handled
+        again, and what they emit be there twice.  A journal to which that saves nothing takes no notice.
+        """
         ...
 
     async def join(self, lease_ms: int) -> Worker:

@@ -21,9 +21,10 @@ from headrace.journal.kafka.outcome import (
     still_ours,
 )
 from headrace.journal.kafka.part import Part
+from headrace.journal.kafka.poll import Poller
 from headrace.journal.kafka.produce import Fence, Out, Unsure
 from headrace.journal.kafka.rows import Reading, offset_of, written
-from headrace.journal.kafka.share import KafkaWorker, Share
+from headrace.journal.kafka.share import KafkaWorker, Share, Wish
 from headrace.journal.scan import may_take
 from headrace.journal.settle import Token, without
 from headrace.ports import (
@@ -42,22 +43,30 @@ from headrace.ports.index import Claim, First, Stretch, Tried
 
 #: How soon to look again at what is due but was not taken.
 DUE_LOOK_S = 0.005
+#: At least once: positions are committed so often.  What a crash has handled again is from this time.
+PAY_MS = 100.0
 
 
 class KafkaConsumer:
     """Claims events of the partitions assigned to it and commits what they came to."""
 
-    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, *, latest: bool) -> None:
+    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, wish: Wish) -> None:
         self._log, self._index, self._clock = log, log.index, log.clock
         self._owner, self._subscription = worker.name, subscription
         self._handler, self._topic = subscription.handler, subscription.topic
-        self._share = Share(log, worker, subscription, latest=latest)
+        self._share = Share(log, worker, subscription, wish)
+        #: At least once: partitions (and their assignment) whose position is not committed yet, other records
+        #: of the ledger, and when that was done last.
+        self._unpaid: dict[int, int] = {}
+        self._owed: list[Out] = []
+        self._paid_ns = 0
 
     # --- the group ----------------------------------------------------------------------------
 
     async def balance(self) -> int:
         """Join the group, if that is not done; return the number of partitions held."""
         await self._share.join()
+        await self._pay(late_ms=PAY_MS)
         return self.held()
 
     def held(self) -> int:
@@ -76,6 +85,8 @@ class KafkaConsumer:
     async def release(self) -> int:
         """Leave the group; what was in hand has been settled before."""
         count = self.held()
+        with suppress(errors.JournalError):  # else it is handled again: at least once
+            await self._pay()
         await self._share.leave()
         return count
 
@@ -83,6 +94,10 @@ class KafkaConsumer:
 
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
         """Claim the events whose retry is due, else new ones."""
+        await self._pay(late_ms=PAY_MS)
+        return await self._take(limit, version)
+
+    async def _take(self, limit: int, version: VersionInfo) -> Batch | None:
         self._share.check()
         return await self._take_due(limit, version) or await self._take_new(limit, version)
 
@@ -221,7 +236,7 @@ class KafkaConsumer:
             batch.token.fresh = False
         if limit:
             with suppress(errors.VersionInactive):  # the next `take` says so, to whom it concerns
-                settled[-1] = settled[-1]._replace(next=await self.take(limit, parts[-1][0].version))
+                settled[-1] = settled[-1]._replace(next=await self._take(limit, parts[-1][0].version))
         return settled
 
     async def _commit(self, parts: Sequence[tuple[Batch, Outcome]], tps: set[int]) -> None:
@@ -233,12 +248,28 @@ class KafkaConsumer:
         records = self._conflicts_of(changed.values())
         for batch, outcome in parts:
             records += self._records_of(changed, batch, outcome)
+        deliveries = self._share.deliveries
+        if deliveries is None:
+            await self._transact(poller, records, list(changed.values()))
+        else:
+            ledger = self._share.ledger
+            await deliveries.deliver([one for one in records if one.topic != ledger])
+            self._owed += [one for one in records if one.topic == ledger]
+        for tp, part in changed.items():
+            known = self._share.parts.get(tp)
+            if known is not None and known.held.epoch == part.held.epoch:
+                self._share.parts[tp] = part
+                if deliveries is not None:
+                    self._unpaid[tp] = part.held.epoch
+
+    async def _transact(self, poller: Poller, records: list[Out], parts: Sequence[Part]) -> None:
+        """Commit records with the positions of partitions and the group's offsets."""
         offsets: list[TopicPartition] = []
-        for part in changed.values():
+        for part in parts:
             position = part.position(self._clock)
             records.append(Out(self._share.ledger, part.partition, POSITION, write_position(position)))
             offsets.append(TopicPartition(self._topic.name, part.partition, position.low()))
-        held = {part.partition: part.held.epoch for part in changed.values()}
+        held = {part.partition: part.held.epoch for part in parts}
 
         def holds() -> bool:
             return all(poller.epochs.get(partition) == epoch for partition, epoch in held.items())
@@ -250,10 +281,29 @@ class KafkaConsumer:
             await self._share.leave()  # the ledger says what stands, to whoever gets the partitions next
             problem = "It is not known whether an outcome was committed: its partitions are read again."
             raise errors.JournalUnavailable(problem, path=self._log.address) from fault
-        for tp, part in changed.items():
-            known = self._share.parts.get(tp)
-            if known is not None and known.held.epoch == part.held.epoch:
-                self._share.parts[tp] = part
+
+    async def _pay(self, *, late_ms: float = 0.0) -> None:
+        """At least once: commit the positions that outcomes have left behind, when they are so late.
+
+        It is not done with the outcome: what follows is there by then, and is not to be written again because
+        this fails.
+        """
+        now, poller = self._clock.boot_ns(), self._share.poller
+        if not self._unpaid or poller is None or now < self._paid_ns + late_ms * 1e6:
+            return
+        # What was given up meanwhile is handled again by whoever has it.
+        parts = [
+            part
+            for tp, epoch in self._unpaid.items()
+            if (part := self._share.parts.get(tp)) is not None and part.held.epoch == epoch
+        ]
+        numbers = {part.partition for part in parts}
+        owed = [one for one in self._owed if one.partition in numbers]
+        if parts:
+            await self._transact(poller, owed, parts)
+        self._unpaid.clear()
+        self._owed.clear()
+        self._paid_ns = now
 
     def _records_of(self, changed: dict[int, Part], batch: Batch, outcome: Outcome) -> list[Out]:
         log = self._log

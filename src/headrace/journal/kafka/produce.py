@@ -22,7 +22,7 @@ RETRY_MS = 1
 #: A commit whose answer was not heard is asked about again: it has stood or fallen already.
 COMMIT_TRIES_MAX = 5
 _POLL_S = 0.05
-_FLUSH_S_MAX = 30.0
+FLUSH_S_MAX = 30.0
 
 
 class Out(NamedTuple):
@@ -53,7 +53,7 @@ class Publisher:
 
     def __init__(self, cluster: Cluster) -> None:
         self._address = cluster.address
-        self._producer = Producer(settings_of(cluster, **{"delivery.timeout.ms": int(_FLUSH_S_MAX * 1000)}))
+        self._producer = Producer(settings_of(cluster, **{"delivery.timeout.ms": int(FLUSH_S_MAX * 1000)}))
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-publish", daemon=True)
         self._thread.start()
@@ -87,7 +87,7 @@ class Publisher:
 
     def close(self) -> None:
         """Write what is queued, and stop."""
-        self._producer.flush(_FLUSH_S_MAX)
+        self._producer.flush(FLUSH_S_MAX)
         self._stopped.set()
         self._thread.join()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Message
 
 from headrace import errors
 from headrace.codec.ledger import OpenEntry
 from headrace.journal.held import Open
+from headrace.journal.kafka.deliver import Deliveries
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import key_of
 from headrace.journal.kafka.part import Part, part_of
@@ -45,19 +46,30 @@ class KafkaWorker:
         """Do nothing: consumers leave their groups when they are released."""
 
 
+class Wish(NamedTuple):
+    """How a subscription is to be served."""
+
+    #: A new one begins behind what is there.
+    latest: bool
+    at_least_once: bool
+
+
 class Share:
     """The partitions that a worker has of one subscription."""
 
-    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, *, latest: bool) -> None:
+    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, wish: Wish) -> None:
         self._log, self._index, self._clock = log, log.index, log.clock
-        self._owner, self._lease_ms, self._latest = worker.name, worker.lease_ms, latest
+        self._owner, self._lease_ms, self._wish = worker.name, worker.lease_ms, wish
         self._handler, self._topic = subscription.handler, subscription.topic
         self._fault: BaseException | None = None
+        self._epochs: dict[int, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._rows: Rows
         self.parts: dict[int, Part] = {}
         self.poller: Poller | None = None
         self.transactions: Transactions
+        #: Where outputs need no transaction.
+        self.deliveries: Deliveries | None = None
         self.ledger = ""
         self.rebalances = 0
         self.woken = asyncio.Event()
@@ -71,13 +83,16 @@ class Share:
         log, group = self._log, self._log.group_of(self._handler)
         self._rows = log.rows_of(self._topic)
         self.ledger = await log.ledger_of(self._handler, self._topic)
-        self.transactions = Transactions(log.cluster, group, log.chance)
         events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
         topic = log.found(self._topic)
         self.poller = Poller(
             log.cluster, group, topic, self.ledger, events, self._clock, lease_ms=self._lease_ms
         )
-        self.poller.start(latest=self._latest)
+        self.transactions = Transactions(log.cluster, group, log.chance)
+        # Counted on: under the same number an outcome of before would be taken for one of this membership.
+        self.poller.epochs = self._epochs
+        self.deliveries = Deliveries(log.cluster, group) if self._wish.at_least_once else None
+        self.poller.start(latest=self._wish.latest)
 
     async def leave(self) -> None:
         """Leave the group, and drop what was in hand."""
@@ -85,6 +100,8 @@ class Share:
         if poller is not None:
             await asyncio.to_thread(poller.close)
             self.transactions.close()
+            if self.deliveries is not None:
+                self.deliveries.close()
         self.parts.clear()
 
     def check(self) -> None:
