@@ -111,8 +111,8 @@ class App:
         process of its own (pure-Python work; no ``model``, no ``ctx``).  ``version`` (with the model's)
         decides what counts as handled: changed code without a changed ``version`` is not handled again.
         ``start`` is where a handler that is new to the journal begins: ``earliest`` or ``latest``.
-        ``delivery="at_least_once"`` does without transactions on Kafka: quicker, and after a crash events may
-        be handled again and what they emit appear twice, under the same ids.
+        ``delivery="at_least_once"``: on Kafka what is emitted does not wait for a transaction; after a crash
+        events may be handled again, and what they emit appear twice, under the same ids.
 
         Raises `SignatureInvalid`, `HandlerTwice`, `TypeTwice`.
         """
