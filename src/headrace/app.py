@@ -1,4 +1,4 @@
-"""`App`: topics, handlers and models; the only place that names the concrete parts."""
+"""`App`: topics, handlers and models."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headrace.event.lineage import check_text
 from headrace.gate.retry import RetryPolicy
 from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, EXACTLY_ONCE, Handler, caller_names, declare
 from headrace.runtime.publish import Options, ParentRef, Publisher, Unit
-from headrace.settings import Settings, load, path_of
+from headrace.settings import Settings, load
+from headrace.wiring import journal_of
 
 if TYPE_CHECKING:
     import asyncio
 
     from headrace.ports import Chance, Clock, Faults, Journal, Model, Observer
-    from headrace.ports.index import Index
     from headrace.runtime.worker import Worker
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -352,35 +352,3 @@ class World:
         self.chance: Chance = chance or SystemChance()
         self.faults: Faults = faults or NoFaults()
         self.journal = journal
-
-
-def journal_of(settings: Settings, world: World) -> Journal:
-    """Return the journal that the settings name, not opened yet."""
-    if settings.journal.startswith("kafka://"):
-        return _on_kafka(settings, world)
-    from headrace.journal.sqlite import SqliteJournal
-
-    return SqliteJournal(
-        path_of(settings.journal),
-        clock=world.clock,
-        chance=world.chance,
-        faults=world.faults,
-        durability=settings.durability,
-    )
-
-
-def _on_kafka(settings: Settings, world: World) -> Journal:
-    from headrace.journal.index.postgres import PostgresIndex
-    from headrace.journal.index.sqlite import SqliteIndex
-
-    try:
-        from headrace.journal.kafka.client import cluster_of
-        from headrace.journal.kafka.journal import KafkaJournal
-    except ModuleNotFoundError as fault:
-        raise errors.ExtraMissing(feature="A journal on Kafka", extra="kafka") from fault
-    clock, chance, faults = world.clock, world.chance, world.faults
-    if settings.index.startswith(("postgresql://", "postgres://")):
-        index: Index = PostgresIndex(settings.index, clock=clock, faults=faults)
-    else:
-        index = SqliteIndex(path_of(settings.index), clock=clock, chance=chance, faults=faults)
-    return KafkaJournal(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)

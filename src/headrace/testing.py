@@ -24,9 +24,10 @@ from headrace import errors
 from headrace.app import App, World
 from headrace.event.contract import Event, contract_of
 from headrace.event.label import Label
-from headrace.journal.reader import PAGE_ROWS_MAX, StoredEvent
+from headrace.journal.reader import PAGE_ROWS_MAX
 from headrace.journal.sqlite import SqliteJournal
-from headrace.ports import FAILPOINTS, Chance, Faults, LoadedModel, Model, NoFaults
+from headrace.ports import FAILPOINTS, KAFKA_FAILPOINTS, Chance, Faults, LoadedModel, Model, NoFaults
+from headrace.ports.look import StoredEvent
 from headrace.runtime.server import Server
 from headrace.world import SystemChance, SystemClock
 
@@ -260,7 +261,7 @@ class FailAt:
 
 
 def _check(point: str) -> None:
-    if point not in FAILPOINTS:
+    if point not in FAILPOINTS + KAFKA_FAILPOINTS:
         raise errors.SettingInvalid(
             name="failpoint", origin="the test", problem=f"{point!r} is not one of them"
         )

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from tests.services.kafka import Broker
@@ -101,9 +102,9 @@ def faults(found: list[Found], events: int) -> dict[str, int]:
 class Chaos:
     """One run."""
 
-    def __init__(self, bootstrap: str, folder: Path, events: int, kills: int, seed: int) -> None:
-        self._bootstrap, self._events, self._left = bootstrap, events, kills
-        self._where = (f"kafka://{bootstrap}", str(folder / "index.db"))
+    def __init__(self, url: str, folder: Path, events: int, kills: int, seed: int) -> None:
+        self._bootstrap, self._events, self._left = urlsplit(url).netloc, events, kills
+        self._where = (url, str(folder / "index.db"))
         self._random = random.Random(seed)
         self._workers: list[subprocess.Popen[bytes]] = []
         self._log = (folder / "workers.log").open("wb")
@@ -168,6 +169,7 @@ def main() -> None:
     parser.add_argument("--worker", nargs=2, metavar=("JOURNAL", "INDEX"), help=argparse.SUPPRESS)
     parser.add_argument("--events", type=int, default=3_000)
     parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--protocol", choices=("classic", "consumer"), default="classic")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="as all of these scripts; it prints nothing else")
     given = parser.parse_args()
@@ -176,7 +178,8 @@ def main() -> None:
         return
     begin = time.monotonic()
     with Broker() as node, tempfile.TemporaryDirectory() as folder:
-        chaos = Chaos(node.bootstrap, Path(folder), given.events, given.kills, given.seed)
+        url = f"kafka://{node.bootstrap}?group.protocol={given.protocol}"
+        chaos = Chaos(url, Path(folder), given.events, given.kills, given.seed)
         found = asyncio.run(chaos.run())
     result = {name: found.get(name, 0) for name in ("lost", "doubled", "reordered")}
     told = {

@@ -21,14 +21,14 @@ PATIENCE_S = 60.0
 COUNT = 300
 
 
-class Asked(Event, topic="asked", key="who"):
+class LeastAsked(Event, topic="asked", key="who"):
     """What is published."""
 
     who: str
     number: int
 
 
-class Told(Event, topic="told", key="who"):
+class LeastTold(Event, topic="told", key="who"):
     """What follows from it."""
 
     who: str
@@ -40,14 +40,14 @@ def app_of(settings: Settings, calls: list[int], delivered: list[int]) -> App:
     app = App("desk", settings=settings)
 
     @app.handler(delivery="at_least_once", retry=RetryPolicy(attempts_max=1))
-    async def tell(asked: Asked) -> Told:
+    async def tell(asked: LeastAsked) -> LeastTold:
         calls.append(asked.number)
         if asked.number == 5:
             raise ValueError("not this one")
-        return Told(who=asked.who, number=asked.number)
+        return LeastTold(who=asked.who, number=asked.number)
 
     @app.handler
-    async def hear(told: Told) -> None:
+    async def hear(told: LeastTold) -> None:
         delivered.append(told.number)
 
     return app
@@ -58,7 +58,7 @@ async def served(app: App, numbers: range, done: Callable[[], bool]) -> None:
     stop = asyncio.Event()
     async with app:
         serving = asyncio.create_task(app.run(stop))
-        await app.publish([Asked(who=f"c{n % 30}", number=n) for n in numbers])
+        await app.publish([LeastAsked(who=f"c{n % 30}", number=n) for n in numbers])
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 if done():

@@ -35,14 +35,14 @@ TRIES = 6
 SLOW = RetryPolicy(attempts_max=TRIES, backoff_first_ms=4_000, backoff_max_ms=4_000)
 
 
-class Asked(Event, topic="asked", key="who"):
+class CopyAsked(Event, topic="asked", key="who"):
     """What is published."""
 
     who: str
     number: int
 
 
-class Told(Event, topic="told", key="who"):
+class CopyTold(Event, topic="told", key="who"):
     """What follows from it, and from which version."""
 
     who: str
@@ -56,23 +56,25 @@ class Refused(ValueError):
 
 def app_of(settings: Settings, version: int, calls: list[int]) -> App:
     """Return the app in a version; it notes what it is called with."""
-    app = App("desk", settings=settings, events=[Asked, Told])
+    app = App("desk", settings=settings, events=[CopyAsked, CopyTold])
 
     @app.handler(version=version, retry=SLOW)
-    async def tell(asked: Asked) -> Told:
+    async def tell(asked: CopyAsked) -> CopyTold:
         calls.append(asked.number)
         if asked.number == DEAD:
             raise ValueError("dead")
         if asked.number == STUCK or (asked.number == LATE and version == 1):
             raise ValueError("not yet")
-        return Told(who=asked.who, number=asked.number, by=version)
+        return CopyTold(who=asked.who, number=asked.number, by=version)
 
     return app
 
 
-def asked(number: int) -> Asked:
+def asked(number: int) -> CopyAsked:
     """Return an event; those that fail have keys of their own."""
-    return Asked(who=f"only {number}" if number in (DEAD, STUCK, LATE) else f"c{number % 40}", number=number)
+    return CopyAsked(
+        who=f"only {number}" if number in (DEAD, STUCK, LATE) else f"c{number % 40}", number=number
+    )
 
 
 def sql(path: Path, query: str) -> list[Any]:

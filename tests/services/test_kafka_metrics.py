@@ -18,7 +18,7 @@ from headrace.world import SystemClock
 PATIENCE_S = 60.0
 
 
-class Asked(Event, topic="asked", key="who"):
+class LagAsked(Event, topic="asked", key="who"):
     """What is published."""
 
     who: str
@@ -29,7 +29,7 @@ def app_of(settings: Settings, gate: asyncio.Event) -> App:
     app = App("desk", settings=settings)
 
     @app.handler(concurrency=1)
-    async def tell(asked: Asked) -> None:
+    async def tell(asked: LagAsked) -> None:
         await gate.wait()
 
     return app
@@ -52,7 +52,7 @@ def test_lag_and_owners_on_kafka(tmp_path: Path) -> None:
         app, health, counts = app_of(settings, gate), Health(clock, 60_000), Counts(clock)
         async with app:
             for n in range(100):
-                await app.publish([Asked(who=f"c{(n * 20 + m) % 40}") for m in range(20)])
+                await app.publish([LagAsked(who=f"c{(n * 20 + m) % 40}") for m in range(20)])
             worker = app.worker(observer=counts)
             await worker.start()
             watching = asyncio.create_task(health.watch(worker.servers))

@@ -14,7 +14,7 @@ from headrace.settings import Settings
 PATIENCE_S = 60.0
 
 
-class Asked(Event, topic="asked", key="who"):
+class MemberAsked(Event, topic="asked", key="who"):
     """What is published."""
 
     who: str
@@ -38,10 +38,10 @@ def test_an_outcome_of_an_earlier_membership_is_stale(tmp_path: Path) -> None:
         app = App("desk", settings=settings)
 
         @app.handler
-        async def tell(asked: Asked) -> None: ...
+        async def tell(asked: MemberAsked) -> None: ...
 
         async with app:
-            await app.publish([Asked(who=f"c{n}") for n in range(20)])
+            await app.publish([MemberAsked(who=f"c{n}") for n in range(20)])
             worker = app.worker()
             await worker.start()
             (server,) = worker.servers

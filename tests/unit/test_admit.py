@@ -39,7 +39,17 @@ def test_an_unknown_type_dies_with_its_name(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content_type", ["application/x-python-pickle", "application/json; charset=utf-8", "APPLICATION/JSON", ""]
+    "content_type",
+    ["application/json; charset=utf-8", 'application/json;charset="UTF-8"; v=1', "APPLICATION/JSON"],
+)
+def test_parameters_of_a_content_type_do_not_matter(content_type: str) -> None:
+    """Other publishers write them, in any case of letters."""
+    assert admit(Stamp("Order", "s", 1, content_type), "Order", KNOWN, "orders") is Admit.RUN
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["application/x-python-pickle", "application/json; charset=latin1", "application/jsonl", "text/json", ""],
 )
 def test_only_json_is_read(content_type: str) -> None:
     """Any other content type is refused before the type is looked at, so that nothing is decoded."""

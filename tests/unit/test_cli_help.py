@@ -44,6 +44,7 @@ def test_the_commands_are_these() -> None:
     expected = {(name,) for name in NAMES}
     expected |= {("dlq", verb) for verb in ("ls", "show", "redrive", "drop")}
     expected |= {("model", verb) for verb in ("history", "activate")}
+    expected |= {("index", verb) for verb in ("rebuild", "verify")}
 
     assert set(COMMANDS) == expected
 

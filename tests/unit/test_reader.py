@@ -18,8 +18,9 @@ from headrace import App, errors
 from headrace.journal import letters, progress
 from headrace.journal.history import histories
 from headrace.journal.reader import Reader
-from headrace.journal.standing import State, standings
+from headrace.journal.standing import standings
 from headrace.journal.verify import verify
+from headrace.ports.look import State, moment
 from headrace.testing import ManualClock
 from headrace.world import SystemClock
 
@@ -206,7 +207,7 @@ def test_an_open_event_says_what_it_waits_for(path: str, reader: Reader, state: 
 
     assert standing.state == state
     assert (standing.attempts, standing.crashes, standing.errors) == (2, 1, ("first",))
-    assert standing.due == progress.moment(1_700_000_000_000_000)
+    assert standing.due == moment(1_700_000_000_000_000)
 
 
 def test_a_blocked_event_names_the_one_before_it(path: str, reader: Reader) -> None:

@@ -1,26 +1,19 @@
-"""Opening the journal that a command is about: to look at, or to write to."""
+"""Opening the journal that a command is about: to look at, or to decide on."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
 
-from headrace import errors
 from headrace.cli.output import warn
 
 if TYPE_CHECKING:
-    from headrace.journal.connection import Connection
-    from headrace.journal.reader import Reader
-    from headrace.journal.sqlite import SqliteJournal
     from headrace.ports import Chance, Clock, Faults
+    from headrace.ports.look import Desk, Look
+    from headrace.ports.upkeep import Upkeep
 
-
-def path_in_force(journal: str | None) -> str:
-    """Return the file of the journal that flag, environment and settings name."""
-    from headrace.settings import load, path_of
-
-    return path_of(load({"journal": journal}).journal)
+T = TypeVar("T")
 
 
 def warn_of_environment() -> None:
@@ -31,62 +24,66 @@ def warn_of_environment() -> None:
         warn(f"{given} in the environment means nothing; did you mean {meant}?")
 
 
-@contextmanager
-def reading(journal: str | None) -> Generator[Reader]:
+@asynccontextmanager
+async def reading(journal: str | None, index: str | None) -> AsyncGenerator[Look]:
     """Look at a journal that there is; nothing is created, and workers are not disturbed."""
-    from headrace.journal.reader import Reader
-
-    reader = Reader(path_in_force(journal))
-    try:
-        yield reader
-    finally:
-        reader.close()
-
-
-@contextmanager
-def deciding(journal: str | None) -> Generator[Connection]:
-    """Write decisions of a person into a journal that there is."""
-    from headrace.journal.connection import Connection
     from headrace.settings import load
+    from headrace.wiring import look_of
 
-    path, durability = _existing(journal), load({"journal": journal}).durability
-    db = Connection(path, durability=durability, **_world())
+    look = look_of(load({"journal": journal, "index": index}), _World())
     try:
-        yield db
+        await look.open()
+        yield look
     finally:
-        db.close()
+        await look.close()
 
 
 @asynccontextmanager
-async def opened(journal: str | None) -> AsyncGenerator[SqliteJournal]:
-    """Open a journal that there is, as workers do."""
-    from headrace.journal.sqlite import SqliteJournal
+async def deciding(journal: str | None, index: str | None) -> AsyncGenerator[Desk]:
+    """Write decisions of a person into a journal that there is."""
+    from headrace.settings import load
+    from headrace.wiring import desk_of
 
-    found = SqliteJournal(_existing(journal), **_world())
-    await found.open()
+    desk = desk_of(load({"journal": journal, "index": index}), _World())
     try:
-        yield found
+        await desk.open()
+        yield desk
     finally:
-        await found.close()
+        await desk.close()
 
 
-class _World(TypedDict):
-    clock: Clock
-    chance: Chance
-    faults: Faults
+@asynccontextmanager
+async def maintaining(journal: str | None, index: str | None, *, make: bool) -> AsyncGenerator[Upkeep]:
+    """Mend or check the index beside a journal."""
+    from headrace.settings import load
+    from headrace.wiring import upkeep_of
+
+    upkeep = upkeep_of(load({"journal": journal, "index": index}), _World())
+    try:
+        await upkeep.open(make=make)
+        yield upkeep
+    finally:
+        await upkeep.close()
 
 
-def _world() -> _World:
-    from headrace.ports import NoFaults
-    from headrace.world import SystemChance, SystemClock
+def looked(journal: str | None, index: str | None, work: Callable[[Look], Awaitable[T]]) -> T:
+    """Run a look at a journal and return what it found."""
+    import asyncio
 
-    return {"clock": SystemClock(), "chance": SystemChance(), "faults": NoFaults()}
+    async def whole() -> T:
+        async with reading(journal, index) as look:
+            return await work(look)
+
+    return asyncio.run(whole())
 
 
-def _existing(journal: str | None) -> str:
-    from headrace.journal.file import exists
+class _World:
+    """Time and chance as the system has them."""
 
-    path = path_in_force(journal)
-    if not exists(path):
-        raise errors.JournalMissing(path=path)
-    return path
+    def __init__(self) -> None:
+        from headrace.ports import NoFaults
+        from headrace.world import SystemChance, SystemClock
+
+        self.clock: Clock = SystemClock()
+        self.chance: Chance = SystemChance()
+        self.faults: Faults = NoFaults()

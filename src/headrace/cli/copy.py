@@ -64,9 +64,10 @@ class _Wish:
 
 
 async def _run(path: str, target: str, index: str | None, wish: _Wish) -> int:
-    from headrace.app import World, journal_of
+    from headrace.app import World
     from headrace.journal.source import Source
     from headrace.settings import load, path_of
+    from headrace.wiring import journal_of
 
     world = World()
     # Before `Copy` is imported: without the client of Kafka this says what to install.

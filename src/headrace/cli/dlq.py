@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace import errors
-from headrace.cli.options import Journal, Json, JsonLines, TypeName, examples
+from headrace.cli.options import Index, Journal, Json, JsonLines, TypeName, examples
 from headrace.cli.output import (
     Exit,
     confirmed,
@@ -29,9 +29,7 @@ from headrace.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from headrace.journal.letters import Filter, Letter
-    from headrace.journal.reader import Reader
-    from headrace.journal.redrive import Decided
+    from headrace.ports.look import Decided, Filter, Letter, Look
 
 Letters = Annotated[
     list[str] | None,
@@ -82,14 +80,15 @@ def _ls(
     kind: TypeName = None,
     decided: Annotated[bool, typer.Option("--all", help="Also those that were redriven or dropped.")] = False,
     journal: Journal = None,
+    index: Index = None,
     jsonl: JsonLines = False,
 ) -> int:
     """List dead letters, oldest first."""
-    from headrace.cli.access import reading
-    from headrace.journal.letters import Filter
+    from headrace.cli.access import looked
+    from headrace.ports.look import Filter
 
-    with reading(journal) as reader:
-        found = _all(reader, Filter(handler, reason, kind, decided))
+    wanted = Filter(handler, reason, kind, decided)
+    found = looked(journal, index, lambda at: at.letters(wanted))
     if jsonl:
         for one in found:
             put_json_line(_entry(one))
@@ -112,17 +111,6 @@ def _ls(
     return Exit.DONE
 
 
-def _all(reader: Reader, wanted: Filter) -> list[Letter]:
-    from headrace.journal.history import check_handler
-    from headrace.journal.letters import letters
-
-    check_handler(reader, wanted.handler)
-    found: list[Letter] = []
-    while page := letters(reader, wanted, after=found[-1].id if found else 0):
-        found += page
-    return found
-
-
 def _fate(one: Letter) -> str:
     if one.fate is not None:
         return one.fate
@@ -134,14 +122,13 @@ def _show(
         str, typer.Argument(metavar="LETTER", help="Its number, or the id of its event.", show_default=False)
     ],
     journal: Journal = None,
+    index: Index = None,
     as_json: Json = False,
 ) -> int:
     """Print a dead letter: error, traceback, attempts, original bytes."""
-    from headrace.cli.access import reading
-    from headrace.journal.letters import named
+    from headrace.cli.access import looked
 
-    with reading(journal) as reader:
-        found = named(reader, letter)
+    found = looked(journal, index, lambda at: at.named(letter))
     if as_json:
         put_json(_entry(found[-1], whole=True) | {"earlier": [one.id for one in found[:-1]]})
         return Exit.DONE
@@ -162,6 +149,7 @@ def _put_letter(one: Letter) -> None:
             "process died": one.crashes or None,
             "redriven": one.generation or None,
             "fate": one.fate,
+            "refused": one.refused,
             "again": "it died for the same reason before it was redriven" if one.again else None,
         }
     )
@@ -195,6 +183,7 @@ def _entry(one: Letter, *, whole: bool = False) -> dict[str, Any]:
         "generation": one.generation,
         "again": one.again,
         "fate": one.fate,
+        "refused": one.refused or None,
     }
     if whole:
         found |= {
@@ -219,12 +208,13 @@ def _deciding(verb: str, done: str) -> Callable[..., int]:
         dry_run: DryRun = False,
         yes: Yes = False,
         journal: Journal = None,
+        index: Index = None,
         as_json: Json = False,
     ) -> int:
-        from headrace.journal.letters import Filter
+        from headrace.ports.look import Filter
 
-        decision = Decision(verb, done, dry_run=dry_run, yes=yes, as_json=as_json)
-        return decision.run(journal, letters or [], Filter(handler, reason, kind))
+        decision = Decision((journal, index), verb, done, dry_run=dry_run, yes=yes, as_json=as_json)
+        return asyncio.run(decision.run(letters or [], Filter(handler, reason, kind)))
 
     return decide
 
@@ -232,14 +222,16 @@ def _deciding(verb: str, done: str) -> Callable[..., int]:
 class Decision:
     """One redrive or drop: which letters, the question, the deed, the counts before and after."""
 
-    def __init__(self, verb: str, done: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-        self._verb, self._done = verb, done
+    def __init__(
+        self, where: tuple[str | None, str | None], verb: str, done: str, *, dry_run: bool, yes: bool,
+        as_json: bool,
+    ) -> None:  # fmt: skip
+        self._where, self._verb, self._done = where, verb, done
         self._dry_run, self._yes, self._as_json = dry_run, yes, as_json
 
-    def run(self, journal: str | None, named: list[str], wanted: Filter) -> int:
+    async def run(self, named: list[str], wanted: Filter) -> int:
         """Decide, and tell; returns the exit code."""
         from headrace.cli.access import reading
-        from headrace.journal.letters import left
 
         filtered = wanted != type(wanted)()
         if bool(named) == filtered:
@@ -248,44 +240,38 @@ class Decision:
             )
             hint = "name letters, or give --handler, --reason or --type"
             raise errors.CommandInvalid(problem=problem, hint=hint)
-        with reading(journal) as reader:
-            numbers = self._numbers(reader, named, wanted)
-            before = left(reader)
-            if numbers and not self._dry_run:
-                question = f"{self._verb} {len(numbers):,} of {counted(before, 'dead letter')}?"
+        async with reading(*self._where) as look:
+            letters = await self._letters(look, named, wanted)
+            before = await look.left()
+            if letters and not self._dry_run:
+                question = f"{self._verb} {len(letters):,} of {counted(before, 'dead letter')}?"
                 if not confirmed(question, yes=self._yes):
                     say("nothing was done")
                     return Exit.NO
-            decided = self._decide(journal, numbers) if numbers else []
-            self._tell(decided, before, left(reader))
+            decided = await self._decide(letters) if letters else []
+            self._tell(decided, before, await look.left())
         return Exit.NO if any(one.problem for one in decided) else Exit.DONE
 
-    def _numbers(self, reader: Reader, named: list[str], wanted: Filter) -> list[int]:
-        from headrace.journal import letters
-
+    async def _letters(self, look: Look, named: list[str], wanted: Filter) -> list[Letter]:
         if not named:
-            return [one.id for one in _all(reader, wanted)]
-        found: dict[int, None] = {}
+            return await look.letters(wanted)
+        found: dict[int, Letter] = {}
         for text in named:
-            several = letters.named(reader, text)
+            several = await look.named(text)
             # An event may have died for several handlers, and after a redrive: the undecided count.
             open_ones = [one for one in several if one.fate is None] or several[-1:]
-            found |= dict.fromkeys(one.id for one in open_ones)
-        return list(found)
+            found |= {one.id: one for one in open_ones}
+        return list(found.values())
 
-    def _decide(self, journal: str | None, numbers: list[int]) -> list[Decided]:
+    async def _decide(self, letters: list[Letter]) -> list[Decided]:
         from headrace.cli.access import deciding
-        from headrace.journal import redrive
 
-        with deciding(journal) as db:
+        async with deciding(*self._where) as desk:
             if self._dry_run:
-                return redrive.refusals(db, numbers, drop=self._verb == "drop")
-            deed = redrive.redrive if self._verb == "redrive" else redrive.drop
-            return asyncio.run(deed(db, numbers))
+                return await desk.refusals(letters, drop=self._verb == "drop")
+            return await (desk.redrive if self._verb == "redrive" else desk.drop)(letters)
 
     def _tell(self, decided: list[Decided], before: int, after: int) -> None:
-        from headrace.journal.redrive import refusal
-
         refused = [one for one in decided if one.problem]
         count = len(decided) - len(refused)
         if self._as_json:
@@ -301,7 +287,7 @@ class Decision:
             )
             return
         for one in refused:
-            show_error(refusal(one))
+            show_error(errors.RedriveRefused(dead_id=one.id, problem=one.problem))
         would = "would be " if self._dry_run else ""
         put(
             f"{count:,} {would}{self._done}, {len(refused):,} refused;"

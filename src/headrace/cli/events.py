@@ -11,7 +11,7 @@ from uuid import UUID
 
 from headrace.cli.output import paint, plain, put, put_facts, shortened, width_of
 from headrace.event.envelope import Envelope
-from headrace.journal.reader import StoredEvent
+from headrace.ports.look import StoredEvent
 
 
 def event_json(event: StoredEvent) -> dict[str, Any]:

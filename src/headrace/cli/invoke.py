@@ -31,6 +31,7 @@ COMMANDS = (
     "dlq",
     "model",
     "copy",
+    "index",
     "explain",
 )
 #: The error of a wrong command line.  Versions of typer differ in where it lives, not in its heirs.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import Journal, Json, examples
+from headrace.cli.options import Index, Journal, Json, examples
 from headrace.cli.output import Exit, paint, put, put_json, put_table
 
 if TYPE_CHECKING:
-    from headrace.journal.history import History
     from headrace.ports import VersionInfo
+    from headrace.ports.look import History
 
 Handler = Annotated[
     str | None, typer.Argument(metavar="HANDLER", help="app.function, or function.", show_default=False)
@@ -40,17 +40,16 @@ def add_to(top: typer.Typer) -> None:
 # --- history ----------------------------------------------------------------------------------
 
 
-def _history(handler: Handler = None, journal: Journal = None, as_json: Json = False) -> int:
+def _history(
+    handler: Handler = None, journal: Journal = None, index: Index = None, as_json: Json = False
+) -> int:
     """Show, per handler and partition, which version handled which offsets, and count them.
 
     Exit code 1 when an event was handled by no version, or by two.
     """
-    from headrace.cli.access import reading
-    from headrace.journal.history import check_handler, histories
+    from headrace.cli.access import looked
 
-    with reading(journal) as reader:
-        check_handler(reader, handler)
-        found = histories(reader, handler)
+    found = looked(journal, index, lambda at: at.histories(handler))
     if as_json:
         put_json([_entry(one) for one in found])
     else:
@@ -129,13 +128,14 @@ def _activate(
         ),
     ],
     journal: Journal = None,
+    index: Index = None,
     as_json: Json = False,
 ) -> int:
     """Make a known version the one that takes events from now on.
 
     What is in hand ends on the version it was claimed with; nothing is handled again.
     """
-    found = asyncio.run(_activated(journal, handler, version))
+    found = asyncio.run(_activated(journal, index, handler, version))
     if as_json:
         put_json({"handler": handler, "active_version": found.name})
     else:
@@ -143,8 +143,8 @@ def _activate(
     return Exit.DONE
 
 
-async def _activated(journal: str | None, handler: str, version: str) -> VersionInfo:
-    from headrace.cli.access import opened
+async def _activated(journal: str | None, index: str | None, handler: str, version: str) -> VersionInfo:
+    from headrace.cli.access import deciding
 
-    async with opened(journal) as found:
-        return await found.activate(handler, version)
+    async with deciding(journal, index) as desk:
+        return await desk.activate(handler, version)

@@ -14,6 +14,14 @@ Journal = Annotated[
         show_default=False,
     ),
 ]
+Index = Annotated[
+    str | None,
+    typer.Option(
+        "--index",
+        help="The database beside a journal on Kafka. [env: HEADRACE_INDEX; default: headrace.index.db]",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 JsonLines = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line.")]
 Target = Annotated[

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from headrace import errors
-from headrace.cli.options import Journal, Target, examples
+from headrace.cli.options import Index, Journal, Target, examples
 from headrace.cli.output import Exit, counted, put_json_line, say, show_error
 
 if TYPE_CHECKING:
@@ -58,12 +58,13 @@ def _publish(
         typer.Option("--parent", help="Id of an event that caused it; may be repeated.", show_default=False),
     ] = None,
     journal: Journal = None,
+    index: Index = None,
 ) -> int:
     """Publish events; a receipt per event on stdout, as JSON lines, once they are on disk."""
     from headrace.cli.target import load
 
     app = load(target)
-    app.configure({"journal": journal})
+    app.configure({"journal": journal, "index": index})
     contract = app.contracts.get(kind)
     if contract is None:
         known = ", ".join(app.contracts) or "none"

@@ -15,7 +15,7 @@ import typer
 
 from headrace import errors
 from headrace.cli.access import warn_of_environment
-from headrace.cli.options import Journal, Target, examples
+from headrace.cli.options import Index, Journal, Target, examples
 from headrace.cli.output import Exit, counted, plain, say
 from headrace.world import SystemClock
 
@@ -50,6 +50,7 @@ def _run(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
     target: Target,
     workers: Annotated[int, typer.Option("--workers", min=1, max=WORKERS_MAX, help="Worker processes.")] = 1,
     journal: Journal = None,
+    index: Index = None,
     lease_ms: Annotated[
         int | None,
         typer.Option(
@@ -77,7 +78,7 @@ def _run(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
     siblings: Annotated[int, typer.Option("--one-of", hidden=True)] = 0,
 ) -> int:  # fmt: skip
     """Handle events until stopped; several may run on one journal, and share the partitions."""
-    flags = {"journal": journal, "lease_ms": lease_ms, "durability": durability}
+    flags = {"journal": journal, "index": index, "lease_ms": lease_ms, "durability": durability}
     if not siblings:  # else the first process has said so
         warn_of_environment()
     if workers > 1:

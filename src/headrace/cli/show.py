@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace.cli.options import EventId, Journal, Json, TopicName, examples
+from headrace.cli.options import EventId, Index, Journal, Json, TopicName, examples
 from headrace.cli.output import Exit, counted, paint, put, put_json
+
+if TYPE_CHECKING:
+    from headrace.ports.look import Look, StoredEvent
 
 _EPILOG = examples("headrace show 01a22a41-9f19-79cd", "headrace show mail-4711 --topic tickets --json")
 
@@ -17,29 +20,37 @@ def add_to(top: typer.Typer) -> None:
     top.command("show", epilog=_EPILOG)(_show)
 
 
-def _show(event: EventId, topic: TopicName = None, journal: Journal = None, as_json: Json = False) -> int:
+def _show(
+    event: EventId,
+    topic: TopicName = None,
+    journal: Journal = None,
+    index: Index = None,
+    as_json: Json = False,
+) -> int:
     """Print an event: payload, envelope, and the tree of all that was caused, with models and timings."""
-    from headrace.cli.access import reading
+    from headrace.cli.access import looked
     from headrace.cli.events import put_event, tree_lines
-    from headrace.journal.reader import PAGE_ROWS_MAX
+    from headrace.ports.look import CHAIN_EVENTS_MAX
 
-    with reading(journal) as reader:
-        found = reader.find(event, topic=topic)
-        chain = reader.chain(found)
+    async def look(at: Look) -> tuple[StoredEvent, list[StoredEvent]]:
+        found = await at.find(event, topic=topic)
+        return found, await at.chain(found)
+
+    found, chain = looked(journal, index, look)
     if as_json:
-        put_json(_document(found, chain, whole=len(chain) < PAGE_ROWS_MAX))
+        put_json(_document(found, chain, whole=len(chain) < CHAIN_EVENTS_MAX))
         return Exit.DONE
     put_event(found)
     put()
     put(paint(f"chain of {counted(len(chain), 'event')}", "bold"))
     for line in tree_lines(chain, found.envelope.event_id):
         put(f"  {line}")
-    if len(chain) == PAGE_ROWS_MAX:
-        put(f"  ... the first {PAGE_ROWS_MAX:,}; there are more")
+    if len(chain) == CHAIN_EVENTS_MAX:
+        put(f"  ... the first {CHAIN_EVENTS_MAX:,}; there are more")
     return Exit.DONE
 
 
-def _document(event: Any, chain: list[Any], *, whole: bool) -> dict[str, Any]:
+def _document(event: StoredEvent, chain: list[StoredEvent], *, whole: bool) -> dict[str, Any]:
     from headrace.cli.events import after_ms, event_json
 
     times = {one.envelope.event_id: one.envelope.time for one in chain}

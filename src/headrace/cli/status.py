@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import Journal, Json, examples
+from headrace.cli.options import Index, Journal, Json, examples
 from headrace.cli.output import Exit, counted, paint, put, put_json, put_table, warn
 
 if TYPE_CHECKING:
-    from headrace.journal.progress import Progress, Topic
-    from headrace.journal.verify import Violation
+    from headrace.ports.look import Look, Owner, Progress, Topic, Violation
 
 EQUATION = "published = waiting + running + parked + done + dead + expired"
 _EPILOG = examples("headrace status", "headrace status --json", "headrace status --verify")
@@ -34,21 +33,20 @@ def _status(
         ),
     ] = False,
     journal: Journal = None,
+    index: Index = None,
     as_json: Json = False,
 ) -> int:
     """Show, per handler, published = waiting + running + parked + done + dead + expired."""
-    from headrace.cli.access import reading
-    from headrace.journal.progress import moment, progress, topics
-    from headrace.journal.verify import verify as violations_of
+    from headrace.cli.access import looked
+    from headrace.ports.look import moment
     from headrace.world import SystemClock
 
-    clock = SystemClock()
-    with reading(journal) as reader:
-        found = progress(reader, clock)
-        stored = topics(reader)
-        violations = violations_of(reader) if verify else None
-        path = reader.path
-    now = moment(clock.wall_us())
+    async def look(at: Look) -> tuple[str, list[Progress], list[Topic], list[Violation] | None]:
+        violations = await at.violations() if verify else None
+        return at.address, await at.progress(), await at.topics(), violations
+
+    path, found, stored, violations = looked(journal, index, look)
+    now = moment(SystemClock().wall_us())
     if as_json:
         put_json(_document(path, found, stored, violations, now))
     else:
@@ -84,9 +82,13 @@ def _put_text(path: str, found: list[Progress], stored: list[Topic], now: dateti
 
 
 def _owners(one: Progress) -> str:
-    told = [f"pid {owner.pid} ({owner.partitions})" for owner in one.owners if owner.alive]
+    told = [f"{_who(owner)} ({owner.partitions})" for owner in one.owners if owner.alive]
     lost = sum(owner.partitions for owner in one.owners if not owner.alive)
     return ", ".join(told + ([f"lease run out ({lost})"] if lost else [])) or "-"
+
+
+def _who(owner: Owner) -> str:
+    return f"pid {owner.pid}" + (f" on {owner.host}" if owner.host else "") if owner.pid else owner.host
 
 
 def _notes(one: Progress, now: datetime) -> list[str]:
@@ -96,6 +98,8 @@ def _notes(one: Progress, now: datetime) -> list[str]:
         told.append(f"of those that wait, {opened}")
     if one.oldest_waiting is not None and one.waiting:
         told.append(f"the oldest has waited {_age_s(one, now):,.1f} s")
+    if one.events_per_s is not None:
+        told.append(f"{one.events_per_s:,.1f} events/s, {counted(one.rebalances or 0, 'rebalance')}")
     if one.trouble:
         told.append(paint(one.trouble, "yellow") + (f" ({one.active.name})" if one.active else ""))
     if one.dead:
@@ -150,6 +154,8 @@ def _entry(one: Progress, now: datetime) -> dict[str, Any]:
         "sound": one.sound,
         "lag": one.untaken,
         "open": one.open,
+        "events_per_s": one.events_per_s,
+        "rebalances": one.rebalances,
         "oldest_waiting": one.oldest_waiting,
         "oldest_waiting_s": round(_age_s(one, now), 3),
         "owners": [owner._asdict() for owner in one.owners],

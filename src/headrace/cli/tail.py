@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.options import Journal, JsonLines, TopicName, TypeName, examples
+from headrace.cli.options import Index, Journal, JsonLines, TopicName, TypeName, examples
 from headrace.cli.output import Exit, put, put_json_line, warn
 
 if TYPE_CHECKING:
-    from headrace.journal.reader import Reader, StoredEvent
+    from headrace.ports.look import Feed, Look, StoredEvent
 
 #: What is shown of the past when no offset is given.
 NEWEST = 10
@@ -29,41 +28,49 @@ def add_to(top: typer.Typer) -> None:
     top.command("tail", epilog=_EPILOG)(_tail)
 
 
-def _tail(
+def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
     topic: TopicName = None,
     kind: TypeName = None,
     from_offset: Annotated[
         int | None,
-        typer.Option("--from-offset", min=0, help="Begin with this offset.", show_default=False),
+        typer.Option(
+            "--from-offset",
+            min=0,
+            help="Begin with this offset; on Kafka in each partition.",
+            show_default=False,
+        ),
     ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Print at most so many.", show_default=False)
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for further events.")] = False,
     journal: Journal = None,
+    index: Index = None,
     jsonl: JsonLines = False,
 ) -> int:
-    """Print events in commit order; without an offset the last ten."""
-    from headrace.cli.access import reading
+    """Print events in commit order; without an offset the last ten.
 
-    with reading(journal) as reader:
-        _warn_of_topic(reader, topic)
-        tail = Tail(reader, topic, kind, limit, _json if jsonl else _text)
+    On Kafka order holds within a partition.
+    """
+    from headrace.cli.access import looked
+
+    async def look(at: Look) -> None:
+        await _warn_of_topic(at, topic)
+        tail = Tail(at.feed(topic, from_offset or 0), kind, limit, _json if jsonl else _text)
+        newest = None
         if from_offset is None:
-            tail.show_newest(min(limit or NEWEST, NEWEST) if follow or limit is None else limit)
-        else:
-            tail.after = from_offset - 1
-        tail.catch_up()
-        if follow and not tail.finished():
-            asyncio.run(_follow(reader, tail))
+            newest = min(limit or NEWEST, NEWEST) if follow or limit is None else limit
+        await tail.run(newest, follow=follow)
+
+    looked(journal, index, look)
     return Exit.DONE
 
 
-def _warn_of_topic(reader: Reader, topic: str | None) -> None:
-    from headrace.journal.progress import topics
-
-    known = [one.name for one in topics(reader)]
-    if topic is not None and topic not in known:
+async def _warn_of_topic(look: Look, topic: str | None) -> None:
+    if topic is None:
+        return
+    known = [one.name for one in await look.topics()]
+    if topic not in known:
         warn(f"the journal has no topic {topic}; it has {', '.join(known) or 'none'}")
 
 
@@ -83,63 +90,39 @@ class Tail:
     """What was shown so far, and what is to be shown."""
 
     def __init__(
-        self,
-        reader: Reader,
-        topic: str | None,
-        kind: str | None,
-        limit: int | None,
-        show: Callable[[StoredEvent], None],
+        self, feed: Feed, kind: str | None, limit: int | None, show: Callable[[StoredEvent], None]
     ) -> None:
-        self._reader, self._topic, self._kind, self._show = reader, topic, kind, show
+        self._feed, self._kind, self._show = feed, kind, show
         self._left = limit
-        #: The offset of the last event looked at.
-        self.after = 0
 
-    def finished(self) -> bool:
-        """Return whether the limit is reached."""
+    async def run(self, newest: int | None, *, follow: bool) -> None:
+        """Show the last events there are, if wanted, and those that follow."""
+        try:
+            if newest is not None:
+                for event in await self._feed.newest(newest, self._kind):
+                    self._take(event)
+            await self._catch_up()
+            while follow and not self._finished():
+                await self._feed.wait()
+                await self._catch_up()
+        finally:
+            await self._feed.close()
+
+    def _finished(self) -> bool:
         return self._left is not None and self._left <= 0
 
-    def show_newest(self, count: int) -> None:
-        """Show the last events there are."""
-        # Looked at before, so that an event that comes meanwhile is found by `catch_up`.
-        self.after = self._reader.last_offset()
-        for event in self._reader.newest(count, topic=self._topic, kind=self._kind):
-            if event.envelope.offset <= self.after:
-                self._take(event)
-
-    def catch_up(self) -> None:
+    async def _catch_up(self) -> None:
         """Show what lies above, page by page."""
-        while not self.finished():
-            page = self._reader.events(after=self.after, topic=self._topic)
+        while not self._finished():
+            page = await self._feed.page()
             if not page:
                 return
             for event in page:
                 self._take(event)
-            self.after = page[-1].envelope.offset
 
     def _take(self, event: StoredEvent) -> None:
-        if self.finished() or (self._kind is not None and event.envelope.type != self._kind):
+        if self._finished() or (self._kind is not None and event.envelope.type != self._kind):
             return
         self._show(event)
         if self._left is not None:
             self._left -= 1
-
-
-async def _follow(reader: Reader, tail: Tail) -> None:
-    """Look again whenever somebody has committed."""
-    from headrace.journal.notify import Watch, notify_path
-
-    woken = asyncio.Event()
-    watch = Watch(notify_path(reader.path), woken.set, flushed=True)
-    seen = 0
-    try:
-        while not tail.finished():
-            changed = reader.changed()
-            if changed != seen:
-                seen = changed
-                tail.catch_up()
-                continue
-            await woken.wait()
-            woken.clear()
-    finally:
-        watch.close()

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace.cli.options import EventId, Journal, Json, TopicName, examples
+from headrace.cli.options import EventId, Index, Journal, Json, TopicName, examples
 from headrace.cli.output import Exit, counted, paint, plain, put, put_json
 
 if TYPE_CHECKING:
-    from headrace.journal.reader import StoredEvent
-    from headrace.journal.standing import Standing
+    from headrace.ports.look import Look, Standing, StoredEvent
 
 _EPILOG = examples("headrace why 01a22a41-9f19-79cd", "headrace why mail-4711 --json")
 
@@ -22,18 +21,24 @@ def add_to(top: typer.Typer) -> None:
     top.command("why", epilog=_EPILOG)(_why)
 
 
-def _why(event: EventId, topic: TopicName = None, journal: Journal = None, as_json: Json = False) -> int:
+def _why(
+    event: EventId,
+    topic: TopicName = None,
+    journal: Journal = None,
+    index: Index = None,
+    as_json: Json = False,
+) -> int:
     """Say what an event waits for, or why it died."""
-    from headrace.cli.access import reading
-    from headrace.journal.progress import moment
-    from headrace.journal.standing import standings
+    from headrace.cli.access import looked
+    from headrace.ports.look import moment
     from headrace.world import SystemClock
 
-    clock = SystemClock()
-    with reading(journal) as reader:
-        found = reader.find(event, topic=topic)
-        told = standings(reader, found, clock)
-    now = moment(clock.wall_us())
+    async def look(at: Look) -> tuple[StoredEvent, list[Standing]]:
+        found = await at.find(event, topic=topic)
+        return found, await at.standings(found)
+
+    found, told = looked(journal, index, look)
+    now = moment(SystemClock().wall_us())
     if as_json:
         entries = [_entry(one, sentences(one, now)) for one in told]
         put_json({"event_id": found.envelope.event_id, "topic": found.envelope.topic, "handlers": entries})
@@ -55,7 +60,7 @@ def _put_text(event: StoredEvent, told: list[Standing], now: datetime) -> None:
 
 def sentences(one: Standing, now: datetime) -> list[str]:
     """Return why an event stands where it does, in words."""
-    from headrace.journal.standing import State
+    from headrace.ports.look import State
 
     told = {
         State.SKIPPED: lambda: ["It is older than the start of this handler (start='latest')."],
@@ -71,7 +76,10 @@ def _name(version: Any) -> str:
 
 
 def _pid(one: Standing) -> str:
-    return f" (pid {one.owner.pid})" if one.owner is not None else ""
+    if one.owner is None:
+        return ""
+    where = f" on {one.owner.host}" if one.owner.host else ""
+    return f" (pid {one.owner.pid}{where})" if one.owner.pid is not None else where
 
 
 def _lease(one: Standing) -> list[str]:
@@ -81,7 +89,7 @@ def _lease(one: Standing) -> list[str]:
 
 
 def _waits(one: Standing, now: datetime) -> list[str]:
-    from headrace.journal.standing import State
+    from headrace.ports.look import State
 
     if one.blocked_by is not None:
         return [f"An earlier event of its key comes first: {one.blocked_by}.", *_earlier(one)]
@@ -120,7 +128,7 @@ def _times(count: int) -> str:
 def _workers(one: Standing) -> list[str]:
     """Say who could take it, or that nobody can."""
     if one.owner is not None and one.owner.alive:
-        return [f"Its partition is with a worker (pid {one.owner.pid})."]
+        return [f"Its partition is with a worker{_pid(one)}."]
     if not one.workers:
         return ["No worker is alive: start one with `headrace run`."]
     if one.serving:

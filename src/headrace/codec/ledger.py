@@ -10,6 +10,12 @@ import msgspec
 
 #: Key of the record of a partition, and the beginning of the key of an exception.
 POSITION, EXCEPTION = b"position", b"exception:"
+#: The beginning of the key of what was decided about a dead letter.
+FATE = b"fate:"
+
+
+#: The form of a position; of a newer one nobody knows what to make.
+FORM = 1
 
 
 class OpenEntry(msgspec.Struct, array_like=True, gc=False):
@@ -23,6 +29,8 @@ class OpenEntry(msgspec.Struct, array_like=True, gc=False):
     errors: tuple[str, ...]
     #: Microseconds since 1970; 0 = may run at once.
     due_us: int
+    #: Offset of the dead letter that was redriven: it has the bytes, when the source has not any more.
+    letter: int = -1
 
 
 class Range(msgspec.Struct, array_like=True, gc=False):
@@ -47,15 +55,53 @@ class Position(msgspec.Struct, array_like=True, gc=False):
     done: int = 0
     dead: int = 0
     #: The form of this record; a newer one is refused.
-    form: int = 1
+    form: int = FORM
+    #: How often the partition was given to a worker.
+    assigned: int = 0
+    #: The first command about dead letters that is not carried out yet.
+    commands: int = 0
+    #: Events that retention has eaten before they were handled.
+    expired: int = 0
 
     def low(self) -> int:
         """Return the offset that a successor has to go back to: what Kafka keeps for the group."""
         return min((one.offset for one in self.open), default=self.high + 1)
 
 
+class Fate(msgspec.Struct, array_like=True, gc=False):
+    """What was decided about the dead letter of an offset."""
+
+    #: How often it had been redriven before it died.
+    generation: int = -1
+    #: ``redriven``, ``dropped``, or nothing where the last request was refused.
+    fate: str = ""
+    #: Why the last request was refused.
+    problem: str = ""
+    at_us: int = 0
+
+    def of(self, generation: int) -> str:
+        """Return what became of a letter: of those before the last one, that they were redriven."""
+        if generation < self.generation:
+            return "redriven"
+        return self.fate if generation == self.generation else ""
+
+
 write_position = msgspec.msgpack.Encoder().encode
 read_position = msgspec.msgpack.Decoder(Position).decode
+
+
+write_fate = msgspec.msgpack.Encoder().encode
+read_fate = msgspec.msgpack.Decoder(Fate).decode
+
+
+def fate_key(offset: int) -> bytes:
+    """Return the key of the record that says what was decided about the dead letter of an offset."""
+    return FATE + str(offset).encode()
+
+
+def offset_in(key: bytes, kind: bytes) -> int | None:
+    """Return the offset in a key of a kind, or ``None`` for a key of another."""
+    return int(key.removeprefix(kind)) if key.startswith(kind) else None
 
 
 def exception_key(offset: int) -> bytes:

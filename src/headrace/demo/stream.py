@@ -14,10 +14,11 @@ from itertools import islice
 from headrace import App
 from headrace.demo import messages
 from headrace.demo.app import Ticket, app
-from headrace.journal.progress import Progress, progress, topics
+from headrace.journal.progress import progress, topics
 from headrace.journal.reader import Reader
-from headrace.journal.verify import Violation, verify
+from headrace.journal.verify import verify
 from headrace.ports import BatchReport
+from headrace.ports.look import Progress, Violation
 from headrace.world import SystemClock
 
 #: Messages of one publish, and messages under way: few enough that none waits in a line before the model,

@@ -112,7 +112,7 @@ class TypeUnknown(EventError):
 
 
 class HeadCorrupt(EventError):
-    """The envelope of the event at offset {offset} cannot be read.
+    """The envelope of the event at {where} cannot be read.
 
     The event went to the dead letters with its original bytes.
 
@@ -121,6 +121,18 @@ class HeadCorrupt(EventError):
 
     code = "HR-E109"
     fault = Fault.THEIRS
+
+
+class EventExpired(EventError):
+    """The event at {where} was deleted by topic {topic} before it was handled.
+
+    It waited for a retry, or for a worker, for longer than the topic keeps events. It counts as expired.
+
+    Hint: raise ``retention.ms`` of the topic above the longest wait and the longest outage of workers.
+    """
+
+    code = "HR-E117"
+    fault = Fault.YOURS
 
 
 class EventConflict(EventError):

@@ -148,8 +148,7 @@ class JournalClosed(JournalError):
 class JournalUrlInvalid(JournalError):
     """{url!r} does not name a journal.
 
-    Known forms: ``sqlite:///path/file.db``, a plain path, ``:memory:``. Commands that look into a journal or
-    decide about dead letters do not know ``kafka://`` yet.
+    Known forms: ``sqlite:///path/file.db``, a plain path, ``:memory:``, ``kafka://host:9092``.
 
     Hint: set ``HEADRACE_JOURNAL`` or ``--journal``.
     """
@@ -253,6 +252,31 @@ class JournalForbidden(JournalError):
     """
 
     code = "HR-E221"
+    fault = Fault.YOURS
+
+
+class IndexMissing(JournalError):
+    """There is no index at {path}.
+
+    A command that looks into a journal on Kafka does not make one. Nothing was changed.
+
+    Hint: name it with ``--index`` or ``HEADRACE_INDEX``; workers make it, and ``headrace index rebuild`` does
+    from the topics alone.
+    """
+
+    code = "HR-E226"
+    fault = Fault.YOURS
+
+
+class IndexForeign(JournalError):
+    """The index at {path} belongs to cluster {found}, the journal is on cluster {cluster}.
+
+    Positions of the one mean nothing to the other. Nothing was written.
+
+    Hint: give each cluster an index of its own with ``HEADRACE_INDEX``: another file, database or schema.
+    """
+
+    code = "HR-E227"
     fault = Fault.YOURS
 
 

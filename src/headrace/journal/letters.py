@@ -3,51 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace import errors
-from headrace.journal.progress import moment, version
+from headrace.journal.progress import version
 from headrace.journal.queries import load
-from headrace.journal.reader import PAGE_ROWS_MAX, Reader, StoredEvent
-
-
-class Letter(NamedTuple):
-    """One dead letter."""
-
-    id: int
-    handler: str
-    type: str
-    reason: str
-    code: str
-    error: str
-    traceback: str
-    attempts: int
-    crashes: int
-    #: Errors of the earlier attempts, oldest first.
-    errors: tuple[str, ...]
-    #: How often it was redriven before it died.
-    generation: int
-    version: str
-    died: datetime
-    #: ``None``, ``redriven`` or ``dropped``.
-    fate: str | None
-    #: It was redriven, and died again for the same reason.
-    again: bool
-    event: StoredEvent
-
-
-class Filter(NamedTuple):
-    """Which dead letters; ``None`` lets all pass."""
-
-    handler: str | None = None
-    reason: str | None = None
-    type: str | None = None
-    #: Also those that were redriven or dropped.
-    decided: bool = False
-
-
-UNDECIDED = Filter()
+from headrace.journal.reader import PAGE_ROWS_MAX, Reader
+from headrace.ports.look import UNDECIDED, Filter, Letter, moment
 
 
 def letters(

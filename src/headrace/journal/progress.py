@@ -5,92 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import Any
 
 from headrace.journal.connection import Connection
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.versions import info_of
 from headrace.ports import Clock, OpenState, Subscription, Survey, VersionInfo
+from headrace.ports.look import Owner, Progress, Topic
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Events that a survey looks at: a larger backlog reads as this one.
 SURVEY_ROWS_MAX = 100_000
-
-
-class Owner(NamedTuple):
-    """A worker that holds partitions of a subscription."""
-
-    pid: int
-    partitions: int
-    #: False when its lease has run out: another worker will take over.
-    alive: bool
-
-
-class Progress(NamedTuple):
-    """One subscription, counted from its start."""
-
-    handler: str
-    topic: str
-    active: VersionInfo | None
-    partitions: int
-    published: int
-    #: Not taken yet.
-    untaken: int
-    #: Taken before; by state: retry, blocked, returned, redriven, parked.
-    open: dict[str, int]
-    running: int
-    done: int
-    dead: int
-    expired: int
-    taken: int
-    owners: tuple[Owner, ...]
-    #: Live workers that serve it; and live workers of the journal, whatever they serve.
-    serving: int
-    workers: int
-    oldest_waiting: datetime | None
-
-    @property
-    def parked(self) -> int:
-        """Events that wait for something else than time."""
-        return self.open.get(OpenState.PARKED, 0)
-
-    @property
-    def waiting(self) -> int:
-        """Events that wait for their turn: new ones, and those that were taken before."""
-        return self.untaken + sum(self.open.values()) - self.parked
-
-    @property
-    def sound(self) -> bool:
-        """Does the equation hold?"""
-        closed = self.done + self.dead + self.expired
-        taken = self.running + sum(self.open.values()) + closed
-        return self.published == self.untaken + self.taken and self.taken == taken
-
-    @property
-    def trouble(self) -> str:
-        """Why nothing moves although something waits, or an empty string."""
-        if not self.waiting or any(owner.alive for owner in self.owners):
-            return ""
-        if not self.workers:
-            return "no live worker"
-        if self.serving:
-            return "no partition has an owner yet"
-        return "no live worker has the active version" if self.active else "no version is active yet"
-
-
-class Topic(NamedTuple):
-    """A topic and how much it holds."""
-
-    name: str
-    partitions: int
-    events: int
-
-
-def moment(us: int) -> datetime:
-    """Return microseconds since 1970 as a time."""
-    return _EPOCH + timedelta(microseconds=us)
 
 
 def topics(reader: Reader) -> list[Topic]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
 from headrace import errors
 from headrace.codec.head import decode_head, decode_stamp
-from headrace.event.envelope import Envelope, Head, Place, Stamp, envelope_of
+from headrace.event.envelope import Head, Place, Stamp, envelope_of
 from headrace.event.lineage import id_of, text_of
 from headrace.journal.connection import Connection
 from headrace.journal.file import MEMORY, check_ours, exists, mapped, open_file
 from headrace.journal.queries import load
+from headrace.ports.look import CHAIN_EVENTS_MAX, StoredEvent
 
 #: Rows of one query; nothing holds a read transaction open between two pages.
 PAGE_ROWS_MAX = 1_000
@@ -26,15 +27,6 @@ CANDIDATES_MAX = 5
 
 #: A stored event as the queries return it: offset, place, id, depth, envelope, payload.
 EventRow = tuple[int, int, bytes, int, bytes, bytes]
-
-
-class StoredEvent(NamedTuple):
-    """An event as it lies in the journal."""
-
-    envelope: Envelope
-    payload: bytes
-    #: Why the envelope cannot be read, if it cannot; most of it is blank then.
-    problem: str = ""
 
 
 class Reader:
@@ -138,19 +130,11 @@ class Reader:
         rows, several = self._beginning_with(text, topic), "Several begin so"
         if not rows:
             rows, several = self._named(text, topic), "Several publishers have given it"
-        ids = list(dict.fromkeys(row[2] for row in rows))
-        if not ids:
-            where = "" if topic is None else f"Looked for in topic {topic} alone."
-            raise errors.EventNotFound(where, event_id=text)
-        if len(ids) > 1:
-            named = ", ".join(text_of(one) for one in ids[:CANDIDATES_MAX])
-            more = " and more" if len(ids) > CANDIDATES_MAX else ""
-            hint = "name one of them; 12 digits of an id are its time, 16 tell events apart"
-            raise errors.EventNotFound(f"{several}: {named}{more}.", hint=hint, event_id=text)
+        check_one(text, topic, [row[2] for row in rows], several)
         return self.event(min(rows))
 
     def _beginning_with(self, text: str, topic: str | None) -> list[EventRow]:
-        bounds = _id_bounds(text)
+        bounds = id_bounds(text)
         return self.rows(self._queries.events_by_id, (*bounds, topic, CANDIDATES_MAX + 1)) if bounds else []
 
     def _named(self, text: str, topic: str | None) -> list[EventRow]:
@@ -163,9 +147,9 @@ class Reader:
                 found += self.rows(self._queries.events_by_id, (event_id, event_id, topic, 1))
         return found
 
-    def chain(self, event: StoredEvent, limit: int = PAGE_ROWS_MAX) -> list[StoredEvent]:
+    def chain(self, event: StoredEvent, limit: int = CHAIN_EVENTS_MAX) -> list[StoredEvent]:
         """Return the chain that an event belongs to, causes before effects, at most ``limit`` events."""
-        rows = self.rows(self._queries.chain, (event.envelope.offset, min(limit, PAGE_ROWS_MAX)))
+        rows = self.rows(self._queries.chain, (event.envelope.offset, min(limit, CHAIN_EVENTS_MAX)))
         return [self.event(row) for row in rows]
 
     # --- dead letters in short ----------------------------------------------------------------
@@ -184,7 +168,7 @@ class Reader:
             decoded = decode_head(head)
             envelope = envelope_of(event_id, depth, decoded, self._stamp(decoded.stamp), place)
         except (ValueError, OverflowError) as fault:  # msgspec's errors are ValueErrors
-            return StoredEvent(envelope_of(event_id, depth, _BLANK, _UNKNOWN, place), body, str(fault))
+            return unreadable(event_id, depth, place, body, str(fault))
         return StoredEvent(envelope, body)
 
     def topic(self, number: int) -> str:
@@ -209,7 +193,25 @@ _BLANK = Head(
 )  # fmt: skip
 
 
-def _id_bounds(text: str) -> tuple[bytes, bytes] | None:
+def check_one(text: str, topic: str | None, ids: Sequence[bytes], several: str) -> None:
+    """Raise `EventNotFound` unless a text was found to name one id."""
+    different = list(dict.fromkeys(ids))
+    if not different:
+        where = "" if topic is None else f"Looked for in topic {topic} alone."
+        raise errors.EventNotFound(where, event_id=text)
+    if len(different) > 1:
+        named = ", ".join(text_of(one) for one in different[:CANDIDATES_MAX])
+        more = " and more" if len(different) > CANDIDATES_MAX else ""
+        hint = "name one of them; 12 digits of an id are its time, 16 tell events apart"
+        raise errors.EventNotFound(f"{several}: {named}{more}.", hint=hint, event_id=text)
+
+
+def unreadable(event_id: bytes, depth: int, place: Place, body: bytes, problem: str) -> StoredEvent:
+    """Return an event whose envelope cannot be read; most of it is blank."""
+    return StoredEvent(envelope_of(event_id, depth, _BLANK, _UNKNOWN, place), body, problem)
+
+
+def id_bounds(text: str) -> tuple[bytes, bytes] | None:
     """Return the lowest and the highest id that begin with the digits, or ``None`` for other text."""
     digits = text.replace("-", "").lower()
     if not ID_DIGITS_MIN <= len(digits) <= ID_DIGITS or set(digits) - set("0123456789abcdef"):

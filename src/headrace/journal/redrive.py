@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
 
-from headrace import errors
 from headrace.journal.connection import Connection
+from headrace.ports.look import Decided
 
 #: Letters of one transaction: enough to share a flush, few enough to keep the write lock short.
 LETTERS_MAX = 200
-
-
-class Decided(NamedTuple):
-    """What became of one dead letter."""
-
-    id: int
-    #: Why nothing was done, or an empty string.
-    problem: str = ""
 
 
 async def redrive(db: Connection, numbers: Sequence[int]) -> list[Decided]:
@@ -39,11 +30,6 @@ def refusals(db: Connection, numbers: Iterable[int], *, drop: bool = False) -> l
     """Return what `redrive` (or `drop`) would say of each letter, without doing it."""
     check = _drop_problem if drop else _problem
     return [Decided(number, check(db, number)) for number in numbers]
-
-
-def refusal(decided: Decided) -> errors.RedriveRefused:
-    """Return the error for a letter that was left as it is."""
-    return errors.RedriveRefused(dead_id=decided.id, problem=decided.problem)
 
 
 async def _each(

@@ -28,6 +28,7 @@ from headrace.ports import (
     NewEvent,
     Offered,
     Receipt,
+    Row,
     Subscription,
     TopicInfo,
     VersionInfo,
@@ -183,6 +184,11 @@ class SqliteJournal:
     #: Returns the envelope of a stored head; raises `ValueError` for bytes that are not one.
     decode_head = staticmethod(decode_head)
     emitted = staticmethod(event_row)
+
+    @staticmethod
+    def where(row: Row, /) -> str:
+        """Return where an event lies, for people."""
+        return f"offset {row[0]}"
 
     def place(self, topic: TopicInfo, partition: int) -> int:
         """Return topic and partition as one number."""

@@ -3,59 +3,16 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
-from headrace.journal.letters import Letter, letter
-from headrace.journal.progress import Owner, moment, version
+from headrace.journal.letters import letter
+from headrace.journal.progress import version
 from headrace.journal.queries import load
-from headrace.journal.reader import Reader, StoredEvent
+from headrace.journal.reader import Reader
 from headrace.journal.scan import OPEN_MAX
-from headrace.ports import Clock, OpenState, VersionInfo
-
-
-class State(StrEnum):
-    """What an event is to one subscription."""
-
-    SKIPPED = "skipped"  # older than the start of the subscription
-    WAITING = "waiting"  # not taken yet
-    RUNNING = "running"
-    RETRY = "retry"
-    BLOCKED = "blocked"
-    PARKED = "parked"
-    RETURNED = "returned"
-    REDRIVEN = "redriven"
-    DONE = "done"
-    DEAD = "dead"
-
-
-class Standing(NamedTuple):
-    """One event and one handler."""
-
-    handler: str
-    state: State
-    active: VersionInfo | None
-    #: Who holds the partition.
-    owner: Owner | None
-    #: Live workers that serve the handler; and of the journal, whatever they serve.
-    serving: int
-    workers: int
-    #: The version that has handled it; the one that will is the active one.
-    version: VersionInfo | None = None
-    #: Events of the partition that come first, when it is not taken yet.
-    ahead: int = 0
-    #: The partition has so many open events that it takes no new ones.
-    paused: bool = False
-    due: datetime | None = None
-    attempts: int = 0
-    crashes: int = 0
-    generation: int = 0
-    errors: tuple[str, ...] = ()
-    #: The event of the same key that comes first.
-    blocked_by: UUID | None = None
-    letter: Letter | None = None
+from headrace.ports import Clock, OpenState
+from headrace.ports.look import Owner, Standing, State, StoredEvent, moment
 
 
 def standings(reader: Reader, event: StoredEvent, clock: Clock) -> list[Standing]:

@@ -6,22 +6,16 @@ change: they are read page by page, up to the offset that the snapshot ended wit
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.codec.head import checksum, decode_head
 from headrace.event.lineage import text_of
 from headrace.journal.queries import load
 from headrace.journal.reader import PAGE_ROWS_MAX, Reader
+from headrace.ports.look import Violation
 
 #: Of one kind; a damaged file may break a rule in every row.
 VIOLATIONS_MAX = 20
-
-
-class Violation(NamedTuple):
-    """A rule that does not hold, and where."""
-
-    rule: str
-    where: str
 
 
 #: Each rule of the file ``verify.sql``: what a row of it says.

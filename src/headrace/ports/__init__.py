@@ -23,11 +23,12 @@ from headrace.ports.values import (
     VersionOffer,
     Waiting,
 )
-from headrace.ports.world import FAILPOINTS, Chance, Clock, Faults, NoFaults, World
+from headrace.ports.world import FAILPOINTS, KAFKA_FAILPOINTS, Chance, Clock, Faults, NoFaults, World
 
 __all__ = [
     "FAILPOINTS",
     "FIRST_ATTEMPT",
+    "KAFKA_FAILPOINTS",
     "Attempt",
     "Batch",
     "BatchReport",

@@ -2,15 +2,13 @@
 
 The log is the truth, an index its projection: everything in it can be made again from the log, and an older
 one that was restored catches up.  It answers what a log cannot: was this id seen before, and where first;
-which version of a handler is active; what did a worker that died have in hand.
+which version of a handler is active, at the moment of a claim; what did a worker that died have in hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
-
-from headrace.ports.values import Offered, VersionInfo, VersionOffer
 
 
 class Seen(NamedTuple):
@@ -73,6 +71,57 @@ class Looked(NamedTuple):
     copies: dict[tuple[int, int], First]
     #: Number of the active version, for a look-up with claims; ``None`` also where none was ever offered.
     active: int | None
+    #: Up to which offset of their log the index knows of versions, for a look-up with claims.
+    upto: int = 0
+    #: Partitions whose claim was not noted: another worker has taken them over, or they were handed over.
+    refused: frozenset[int] = frozenset()
+
+
+class Active(NamedTuple):
+    """The active version of a handler, and up to which offset of the log of versions that is so."""
+
+    version: int | None
+    upto: int
+
+
+class ModelRow(NamedTuple):
+    """One set of weights."""
+
+    id: int
+    name: str
+    epoch: int
+    declared: str | None
+    digest: str
+    offered_us: int
+
+
+class HandlerRow(NamedTuple):
+    """A handler, and the number of its active version."""
+
+    id: int
+    name: str
+    active: int
+
+
+class VersionRow(NamedTuple):
+    """A version of a handler; model 0 is none."""
+
+    id: int
+    handler: int
+    declared: str
+    model: int
+    offered_us: int
+
+
+class Projection(NamedTuple):
+    """All versions, as they follow from the log of versions up to an offset."""
+
+    #: The cluster's id of the log: of one that was deleted and made again another holds.
+    log: bytes
+    upto: int
+    models: Sequence[ModelRow]
+    handlers: Sequence[HandlerRow]
+    versions: Sequence[VersionRow]
 
 
 class Place(NamedTuple):
@@ -85,14 +134,82 @@ class Place(NamedTuple):
     depth: int
 
 
+class Bound(NamedTuple):
+    """A part of a partition to count in."""
+
+    partition: int
+    #: The first offset that is in it, and the first that is not.
+    after: int
+    upto: int
+
+
+class View(Protocol):
+    """The whole of an index, for those who look into a journal and those who make the index again."""
+
+    async def belong(self, cluster: str) -> None:
+        """Note that this is the index of a cluster; raises `IndexForeign` where it is another's."""
+        ...
+
+    async def know(self, topic_id: bytes, name: str) -> None:
+        """Make a topic known as one that an app has used."""
+        ...
+
+    async def topics(self) -> dict[bytes, str]:
+        """Return the topics that apps have used, by the cluster's ids of them."""
+        ...
+
+    async def indexed(self) -> dict[tuple[bytes, int], int]:
+        """Return the first offset of each partition that is not indexed yet."""
+        ...
+
+    async def claims(self) -> list[Claim]:
+        """Return what is noted as claimed, of all subscriptions."""
+        ...
+
+    async def counts(self, topic_id: bytes, bounds: Sequence[Bound]) -> list[int]:
+        """Return how many events of a topic lie within each of several bounds: all but copies."""
+        ...
+
+    async def between(self, low: bytes, high: bytes, limit: int) -> list[tuple[bytes, Place]]:
+        """Return the ids from one to another, with where they lie."""
+        ...
+
+    async def chain(self, root: bytes, limit: int) -> list[tuple[bytes, Place]]:
+        """Return the events of a chain with where they lie, causes before effects."""
+        ...
+
+    async def firsts(self, topic_id: bytes, partition: int, ids: Sequence[bytes]) -> dict[bytes, First]:
+        """Return where ids were seen first in a partition; one that is not there is left out."""
+        ...
+
+    async def ids(self, topic_id: bytes, partition: int, after: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """Return the ids of a partition after one, with their offsets, in the order of ids."""
+        ...
+
+    async def forget(self, lows: Mapping[tuple[bytes, int], int]) -> None:
+        """Drop the first positions that the log can give back: at and above an offset of each partition.
+
+        A partition that is not named is forgotten as a whole.
+        """
+        ...
+
+
 class Index(Protocol):
     """A database beside a log, shared by all processes that work on it."""
 
     #: For people: the address without secrets.
     address: str
 
-    async def open(self) -> None:
-        """Connect, and make the tables where they are missing; raises the `JournalError` family."""
+    async def open(self, *, make: bool = True) -> None:
+        """Connect, and make the tables where they are missing; raises the `JournalError` family.
+
+        Without ``make`` an index that is not there is `IndexMissing`.
+        """
+        ...
+
+    @property
+    def view(self) -> View:
+        """The whole of the index."""
         ...
 
     async def close(self) -> None:
@@ -109,8 +226,17 @@ class Index(Protocol):
         All stretches are of one topic, with at most one for each partition (else `ValueError`).
         Each partition is indexed without gaps, whoever writes: what of a stretch is indexed already is looked
         up only.  Raises `IndexGap` for a stretch that begins beyond what is indexed; nothing is written then.
-        A claim takes the place of the one that was noted for its partition, whoever noted that.
+        A claim takes the place of the one that its owner noted before; one of a partition that another has
+        taken over meanwhile is refused, however late it comes, and the rest is done all the same.
         """
+        ...
+
+    async def take_over(self, subscription: str, partition: int, owner: str) -> Claim | None:
+        """Make a worker the one whose claims count; return what another has in hand who did not hand over."""
+        ...
+
+    async def hand_over(self, subscription: str, partition: int, owner: str) -> None:
+        """Say that a worker has nothing of a partition in hand, and that no claim of it is to come."""
         ...
 
     async def claims(self, subscription: str) -> list[Claim]:
@@ -129,22 +255,22 @@ class Index(Protocol):
         """Forget claims and attempts below an offset: all is closed there.  Of a claim the rest stays."""
         ...
 
+    async def present(self, ids: Collection[bytes]) -> set[bytes]:
+        """Return which of some ids are indexed, in whatever topic."""
+        ...
+
     async def find(self, event_id: bytes) -> list[Place]:
         """Return where an id lies, in every topic that has it."""
         ...
 
-    async def offer(self, offer: VersionOffer) -> Offered:
-        """Make a version known; one never seen before becomes the active one."""
+    async def project(self, known: Projection) -> None:
+        """Show these versions; an older projection of the same log never replaces a newer."""
         ...
 
-    async def activate(self, handler: str, version: str) -> VersionInfo:
-        """Make a known version the active one; raises `HandlerUnknown` or `VersionUnknown`."""
-        ...
-
-    async def active(self, handler: str) -> int | None:
-        """Return the number of a handler's active version."""
+    async def active(self, handler: str) -> Active:
+        """Return a handler's active version."""
         ...
 
     async def forget(self) -> None:
-        """Drop the first positions (before a rebuild); what no log has stays: claims, attempts, versions."""
+        """Drop the first positions, before a rebuild; claims, attempts and versions stay."""
         ...

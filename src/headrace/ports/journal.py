@@ -13,6 +13,7 @@ from headrace.ports.values import (
     Offered,
     Outcome,
     Receipt,
+    Row,
     Settled,
     Subscription,
     TopicInfo,
@@ -120,6 +121,10 @@ class Journal(Protocol):
 
     def decode_head(self, head: Any, /) -> Head:
         """Return the envelope of a stored head; raises `HeadCorrupt`."""
+        ...
+
+    def where(self, row: Row, /) -> str:
+        """Return where an event lies, for people."""
         ...
 
     def emitted(self, place: int, event_id: bytes, chain: Any, depth: int, head: Head, body: bytes, /) -> Any:

@@ -89,3 +89,23 @@ FAILPOINTS = (
     "settle.committed",
     "release.committed",
 )
+
+#: Those of a journal on Kafka.  ``take``: a partition is taken over; ``claim``: the index notes what is taken
+#: of it; ``settle``: a transaction; ``decide``: a decision about a dead letter is carried out.
+KAFKA_FAILPOINTS = (
+    "version.appended",
+    "version.offered",
+    "take.ledger",
+    "take.claim",
+    "take.ready",
+    "claim.begin",
+    "claim.noted",
+    "handle.before",
+    "handle.after",
+    "settle.begin",
+    "settle.records",
+    "settle.offsets",
+    "settle.committed",
+    "decide.noted",
+    "release.committed",
+)

@@ -45,7 +45,7 @@ class Admission:
         try:
             return self._journal.decode_head(row[5])
         except ValueError as fault:
-            flight.fail(row, None, errors.HeadCorrupt(str(fault), offset=row[0]), "")
+            flight.fail(row, None, errors.HeadCorrupt(str(fault), where=self._journal.where(row)), "")
             return None
 
     async def learn(self, plan: Plan, heads: list[Head | None]) -> bool:

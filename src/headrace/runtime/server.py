@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from headrace.ports import (
     DeadLetter,
     Observer,
     OpenState,
+    Row,
     ServerState,
     Settled,
 )
@@ -66,6 +67,8 @@ class Shared:
     quiet: Quiet
     observer: Observer | None
     balance_s: float
+    #: Where an event lies, for people.
+    where: Callable[[Row], str]
 
 
 class Server:
@@ -84,7 +87,7 @@ class Server:
         self.consumer, self.versions, self.pipeline = consumer, versions, pipeline
         self._clock = clock
         self._quiet, self._observer, self._balance_s = shared.quiet, shared.observer, shared.balance_s
-        self._concurrency = handler.concurrency
+        self._where, self._concurrency = shared.where, handler.concurrency
         self._topic = handler.consumes.topic
         self._deadline = DeadlineWatch(pipeline, clock, handler.deadline_ms)
         self._flights: list[Flight] = []
@@ -371,8 +374,8 @@ class Server:
     def _log_dead(self, letters: list[DeadLetter]) -> None:
         for letter in letters:
             _log.error(
-                "%s: event at offset %d goes to the dead letters (%s, %s): %s",
-                self.name, letter.row[0], letter.reason, letter.code, letter.error,
+                "%s: event at %s goes to the dead letters (%s, %s): %s",
+                self.name, self._where(letter.row), letter.reason, letter.code, letter.error,
             )  # fmt: skip
 
     # --- the end ------------------------------------------------------------------------------

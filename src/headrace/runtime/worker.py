@@ -107,7 +107,8 @@ class Worker:
             concurrency=handler.concurrency,
             threads=None if handler.is_async or processes else self._pool(handler),
         )
-        shared = Shared(self._quiet, self._observer, self._settings.lease_ms / 1000 / 4)
+        balance_s = self._settings.lease_ms / 1000 / 4
+        shared = Shared(self._quiet, self._observer, balance_s, self._journal.where)
         return Server(handler, consumer, versions, pipeline, self._clock, shared)
 
     def _pool(self, handler: Handler) -> Threads:

@@ -8,11 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.journal.index.shelf import HANDLER, Log, Shelf, opened, topic_of
-from tests.journal.lab import offer
 
 from headrace import errors
-from headrace.ports import VersionOffer
-from headrace.ports.index import Claim, Index, Looked, Tried
+from headrace.ports.index import (
+    Active,
+    Claim,
+    HandlerRow,
+    Index,
+    Looked,
+    ModelRow,
+    Projection,
+    Tried,
+    VersionRow,
+)
 
 LOG = Log(topic_of(1), [[1, 2, 3, 4], [1, 1]])
 
@@ -22,10 +30,10 @@ async def test_a_claim_is_noted_with_the_look(shelf: Shelf) -> None:
     claims = [Claim(HANDLER, 0, 0, 4, "me"), Claim(HANDLER, 1, 0, 2, "me")]
     async with opened(shelf) as index, opened(shelf) as other:
         assert (await index.look(HANDLER, list(LOG.whole()), claims)).active is None
-        version = (await index.offer(offer("d1"))).mine
+        await index.project(projected(2, active=2))
         looked = await index.look(HANDLER, list(LOG.whole()), claims)
 
-        assert looked == Looked(LOG.copies(*LOG.whole()), version.id)
+        assert looked == Looked(LOG.copies(*LOG.whole()), 2, upto=2)
         assert (await index.look(HANDLER, list(LOG.whole()))).active is None
         assert await other.claims(HANDLER) == claims
         assert await other.claims("lab.other") == []
@@ -66,16 +74,16 @@ async def test_what_is_closed_is_forgotten(shelf: Shelf) -> None:
 
 
 async def test_claims_and_attempts_outlive_a_rebuild(shelf: Shelf) -> None:
-    """They stand in no log, so `forget` leaves them, and the versions."""
+    """They stand in no log, so `forget` leaves them, and the versions, which are of another log."""
     async with opened(shelf) as index:
-        version = (await index.offer(offer("d1"))).mine
+        await index.project(projected(2))
         await index.look(HANDLER, list(LOG.whole()), [Claim(HANDLER, 0, 0, 4, "me")])
         await index.try_again(HANDLER, 0, [Tried(1, 1, 0)])
         await index.forget()
 
         assert await index.claims(HANDLER) == [Claim(HANDLER, 0, 0, 4, "me")]
         assert await index.tried(HANDLER, 0) == [Tried(1, 1, 0)]
-        assert await index.active(HANDLER) == version.id
+        assert await index.active(HANDLER) == Active(1, 2)
 
 
 _CLAIMED = st.tuples(st.just("claim"), st.integers(0, 1), st.integers(0, 9), st.integers(1, 5))
@@ -92,6 +100,7 @@ async def play(index: Index, other: Index, steps: list[tuple[str, int, int, int]
     for what, partition, offset, number in steps:
         if what == "claim":
             claims[partition] = Claim(subscription, partition, offset, offset + number, f"worker {number}")
+            await index.take_over(subscription, partition, claims[partition].owner)
             await index.look(HANDLER, [], [claims[partition]])
         elif what == "try":
             new = [Tried(offset + n, number, n) for n in range(number)]
@@ -129,68 +138,80 @@ def test_claims_and_attempts_round_trip(shelf: Shelf) -> None:
             runner.run(other.close())
 
 
+# --- owners -------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_of_one_who_was_replaced_is_refused(shelf: Shelf) -> None:
+    """However late it comes: what the new owner has noted stays, and the rest of the look is done."""
+    async with opened(shelf) as index, opened(shelf) as other:
+        mine, late = Claim(HANDLER, 0, 2, 4, "new"), Claim(HANDLER, 0, 0, 2, "old")
+        assert await index.take_over(HANDLER, 0, "old") is None
+        await index.look(HANDLER, [], [late])
+        assert await other.take_over(HANDLER, 0, "new") == late
+        await other.look(HANDLER, [], [mine])
+        looked = await index.look(HANDLER, list(LOG.whole()), [late, Claim(HANDLER, 1, 0, 2, "old")])
+
+        assert looked.refused == {0}
+        assert looked.copies == LOG.copies(*LOG.whole())
+        assert await index.claims(HANDLER) == [mine, Claim(HANDLER, 1, 0, 2, "old")]
+
+
+async def test_what_is_in_hand_outlives_owners_that_claim_nothing(shelf: Shelf) -> None:
+    """One dies with events in hand, the next before its first claim: the third still knows of them."""
+    async with opened(shelf) as index:
+        await index.take_over(HANDLER, 0, "a")
+        await index.look(HANDLER, [], [Claim(HANDLER, 0, 3, 7, "a")])
+        assert await index.take_over(HANDLER, 0, "b") == Claim(HANDLER, 0, 3, 7, "a")
+        assert await index.take_over(HANDLER, 0, "c") == Claim(HANDLER, 0, 3, 7, "b")
+        assert await index.take_over(HANDLER, 0, "c") is None, "its own is in its own hand"
+
+
+async def test_who_hands_over_leaves_nothing_in_hand(shelf: Shelf) -> None:
+    """Nothing is suspected of it, and no claim of it counts any more; what another has is left alone."""
+    async with opened(shelf) as index:
+        await index.take_over(HANDLER, 0, "a")
+        await index.look(HANDLER, [], [Claim(HANDLER, 0, 3, 7, "a")])
+        await index.hand_over(HANDLER, 0, "b")
+        assert await index.claims(HANDLER) == [Claim(HANDLER, 0, 3, 7, "a")]
+        await index.hand_over(HANDLER, 0, "a")
+        assert (await index.look(HANDLER, [], [Claim(HANDLER, 0, 7, 9, "a")])).refused == {0}
+        assert await index.take_over(HANDLER, 0, "b") is None
+        assert await index.claims(HANDLER) == []
+
+
 # --- versions -----------------------------------------------------------------------------------------
 
 
-async def test_an_unknown_version_becomes_active(shelf: Shelf) -> None:
-    """Weights or a declared version never seen before take over; offered again they change nothing."""
+def projected(upto: int, active: int = 1, log: bytes = bytes(16)) -> Projection:
+    """Return what a log of versions leads to: a handler with two versions."""
+    return Projection(
+        log,
+        upto,
+        [ModelRow(1, "m", 1, None, "d1", 5), ModelRow(2, "m", 2, "2026-05", "d2", 6)],
+        [HandlerRow(1, HANDLER, active)],
+        [VersionRow(1, 1, "1", 1, 5), VersionRow(2, 1, "1", 2, 6)],
+    )
+
+
+async def test_the_newest_projection_stands(shelf: Shelf) -> None:
+    """Whoever writes, and in what order: an older one never replaces a newer; another log does."""
     async with opened(shelf) as index, opened(shelf) as other:
-        assert await index.active(HANDLER) is None
-        for told in (offer("d1"), offer("d2"), offer("d2", "2"), offer(None, "3")):
-            found = await index.offer(told)
-            assert found.mine == found.active
-            assert await other.offer(told) == found
-            assert await other.active(HANDLER) == found.active.id
+        assert await index.active(HANDLER) == Active(None, 0)
+        await index.project(projected(2, active=2))
+        assert await other.active(HANDLER) == Active(2, 2)
+        await other.project(projected(1, active=1))
+        assert await index.active(HANDLER) == Active(2, 2)
+        await other.project(projected(3, active=1))
+        assert await index.active(HANDLER) == Active(1, 3)
+        await other.project(projected(2, active=2, log=b"x" * 16))
+        assert await index.active(HANDLER) == Active(2, 2)
+        assert await index.active("lab.other") == Active(None, 2)
 
 
-async def test_a_known_inactive_version_stays_inactive(shelf: Shelf) -> None:
-    """Going back is a decision, not an offer."""
-    async with opened(shelf) as index:
-        old = (await index.offer(offer("d1"))).mine
-        new = (await index.offer(offer("d2"))).mine
-        again = await index.offer(offer("d1"))
-        assert (again.mine, again.active) == (old, new)
-
-
-async def test_the_same_bytes_are_never_a_new_version(shelf: Shelf) -> None:
-    """Epochs count digests per model name, whoever offers them; what the model says of itself is shown."""
-    async with opened(shelf) as index:
-        names = [
-            (await index.offer(offer(digest, handler=handler))).mine.model_name
-            for digest, handler in (("d1", "a"), ("d2", "b"), ("d1", "b"), ("d3", "a"), ("d2", "a"))
-        ]
-        declared = await index.offer(VersionOffer(HANDLER, "2", "m", "f" * 64, "2026-05"))
-
-    assert names == ["model@1:d1", "model@2:d2", "model@1:d1", "model@3:d3", "model@2:d2"]
-    assert declared.mine.name == "2+m@2026-05:ffffffffffff"
-
-
-async def test_activate_goes_back(shelf: Shelf) -> None:
-    """A version is named whole, by its epoch, or by a part that only it has; a wrong name changes nothing."""
-    async with opened(shelf) as index:
-        old = (await index.offer(offer("d1"))).mine
-        new = (await index.offer(offer("d2"))).mine
-        for name in (old.name, "model@1:d1", "model@1", "@1", "d1"):
-            assert await index.activate(HANDLER, name) == old
-            assert (await index.offer(offer("d2"))).active == old
-            await index.activate(HANDLER, new.name)
-        for name in ("@9", "model", "d"):
-            with pytest.raises(errors.VersionUnknown):
-                await index.activate(HANDLER, name)
-        with pytest.raises(errors.HandlerUnknown, match=HANDLER):
-            await index.activate("lab.mak", "@1")
-        assert await index.active(HANDLER) == new.id
-
-
-async def test_two_workers_offer_at_once(shelf: Shelf) -> None:
-    """The same new version gets one number, two new models of one name get two epochs."""
+async def test_two_workers_project_at_once(shelf: Shelf) -> None:
+    """What stands is the newest of them, whole."""
     async with opened(shelf) as one, opened(shelf) as two:
-        for _ in range(5):
-            same = await asyncio.gather(one.offer(offer("same")), two.offer(offer("same")))
-            assert same[0].mine == same[1].mine
-        made = await asyncio.gather(
-            one.offer(offer("x", handler="a")), two.offer(offer("y", handler="b")), one.offer(offer("z"))
-        )
-        names = {str(found.mine.model_name).partition(":")[0] for found in made}
-        assert names == {"model@2", "model@3", "model@4"}
-        assert await two.active("a") == made[0].mine.id
+        for upto in range(1, 20, 2):
+            first, second = projected(upto, active=1), projected(upto + 1, active=2)
+            await asyncio.gather(one.project(first), two.project(second))
+            assert await one.active(HANDLER) == Active(2, upto + 1)

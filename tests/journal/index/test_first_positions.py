@@ -236,3 +236,13 @@ async def test_a_killed_process_leaves_a_sound_index(shelf: Shelf) -> None:
         other = Hammer(index, 2)
         await other.run()
         assert other.report() | {"looks": 0} == {"looks": 0, "wrong": 0, "unavailable": 0, "gaps": 0}
+
+
+async def test_ids_are_present_in_whatever_topic(shelf: Shelf) -> None:
+    """Asked by id alone, for parents may lie anywhere; one that nobody has indexed is not there."""
+    here, there = Log(topic_of(1), [[1, 2]]), Log(topic_of(2), [[3, None, 3]])
+    async with opened(shelf) as index:
+        await index.look(HANDLER, list(here.whole()))
+        await index.look(HANDLER, list(there.whole()))
+        assert await index.present({id_of(n) for n in (1, 3, 4)}) == {id_of(1), id_of(3)}
+        assert await index.present(set()) == set()

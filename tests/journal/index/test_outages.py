@@ -17,7 +17,6 @@ import psycopg
 import pytest
 from tests.journal.index.hammer import Hammer
 from tests.journal.index.shelf import HANDLER, Log, PostgresShelf, in_schema_of_its_own, opened, topic_of
-from tests.journal.lab import offer
 from tests.services.postgres import Postgres
 
 from headrace import errors
@@ -127,7 +126,11 @@ async def test_a_server_that_is_down_is_unavailable_and_found_again(
     async with opened(here) as index:
         await index.look(HANDLER, list(LOG.whole()))
         await asyncio.to_thread(server.stop)
-        for call in (index.look(HANDLER, list(LOG.whole())), index.claims(HANDLER), index.offer(offer())):
+        for call in (
+            index.look(HANDLER, list(LOG.whole())),
+            index.claims(HANDLER),
+            index.take_over(HANDLER, 0, "me"),
+        ):
             with pytest.raises(errors.JournalUnavailable) as caught:
                 await call
             assert caught.value.retryable

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace import errors
+from headrace.journal.index.postgres_view import PostgresView
 from headrace.journal.index.session import (
     LOCK_MS_MAX,
     SILENT_MS_MAX,
@@ -16,9 +17,8 @@ from headrace.journal.index.session import (
 )
 from headrace.journal.index.stretches import ordered
 from headrace.journal.queries import load, read
-from headrace.journal.versions import chosen, handler_unknown, info_of
-from headrace.ports import Clock, Faults, Offered, VersionInfo, VersionOffer
-from headrace.ports.index import Claim, First, Looked, Place, Stretch, Tried
+from headrace.ports import Clock, Faults
+from headrace.ports.index import Active, Claim, First, Looked, Place, Projection, Stretch, Tried
 
 if TYPE_CHECKING:
     from headrace.journal.index.session import Db
@@ -34,9 +34,12 @@ class PostgresIndex:
         self._session = Session(url, self._prepare)
         self.address = self._session.address
         self._clock, self._faults = clock, faults
+        self._make = True
+        self.view = PostgresView(self._session)
 
-    async def open(self) -> None:
+    async def open(self, *, make: bool = True) -> None:
         """Connect, and make the tables where they are missing."""
+        self._make = make
         await self._session.open()
 
     async def close(self) -> None:
@@ -47,6 +50,8 @@ class PostgresIndex:
         """Set the bounds of a new connection and see that the tables are there, in a form that is known."""
         await fetched(db, _QUERIES.bounds, (str(STATEMENT_MS_MAX), str(LOCK_MS_MAX), str(SILENT_MS_MAX)))
         if not (await fetched(db, _QUERIES.meta_there))[0][0]:
+            if not self._make:
+                raise errors.IndexMissing(path=self.address)
             async with db.transaction():
                 await fetched(db, _QUERIES.schema_alone)
                 if not (await fetched(db, _QUERIES.meta_there))[0][0]:  # nobody was quicker
@@ -72,13 +77,20 @@ class PostgresIndex:
             (after,) = [one.after for one in wanted if one.partition == partition]
             raise errors.IndexGap(partition=partition, indexed=indexed, after=after) from None
         copies: dict[tuple[int, int], First] = {}
-        active: int | None = None
+        active, refused = Active(None, 0), set[int]()
         for partition, offset, first, content in rows:
             if partition is None:
-                active = offset
+                active = Active(offset, first)
+            elif offset is None:
+                refused.add(partition)
             else:
                 copies[partition, offset] = First(first, content)
-        return Looked(copies, active)
+        return Looked(copies, *active, frozenset(refused))
+
+    async def present(self, ids: Collection[bytes]) -> set[bytes]:
+        """Return which of some ids are indexed, in whatever topic."""
+        rows = await self._session.rows(_QUERIES.present, (_array(one.hex() for one in ids),))
+        return {event.bytes for (event,) in rows}
 
     async def find(self, event_id: bytes) -> list[Place]:
         """Return where an id lies, in every topic that has it."""
@@ -89,10 +101,20 @@ class PostgresIndex:
         ]
 
     async def forget(self) -> None:
-        """Drop the first positions; what no log has (claims, attempts, versions) stays."""
+        """Drop the first positions; claims, attempts and versions stay."""
         await self._session.rows(_QUERIES.firsts_drop)
 
     # --- claims and attempts ------------------------------------------------------------------
+
+    async def take_over(self, subscription: str, partition: int, owner: str) -> Claim | None:
+        """Make a worker the one whose claims count; return what another has in hand."""
+        (found,) = await self._session.rows(_QUERIES.take_over, (subscription, partition, owner))
+        claim = Claim(*found)
+        return claim if claim.owner not in ("", owner) and claim.after < claim.upto else None
+
+    async def hand_over(self, subscription: str, partition: int, owner: str) -> None:
+        """Say that a worker has nothing of a partition in hand, and that no claim of it is to come."""
+        await self._session.rows(_QUERIES.hand_over, (subscription, partition, owner))
 
     async def claims(self, subscription: str) -> list[Claim]:
         """Return what is noted as claimed, at most one claim per partition."""
@@ -118,73 +140,40 @@ class PostgresIndex:
 
     # --- versions -----------------------------------------------------------------------------
 
-    async def offer(self, offer: VersionOffer) -> Offered:
-        """Make a version known; one never seen before becomes the active one."""
+    async def project(self, known: Projection) -> None:
+        """Show these versions; an older projection of the same log never replaces a newer."""
 
-        async def add(db: Db) -> Offered:
-            known = await _known(db, offer)
-            if known is not None:
-                return known
+        async def write(db: Db) -> None:
+            if not await _newer(db, known):
+                return
             async with db.transaction():
                 await fetched(db, _QUERIES.versions_alone)
-                known = await _known(db, offer)  # another worker may have been quicker
-                return await self._add(db, offer) if known is None else known
+                if await _newer(db, known):  # nobody was quicker
+                    await _project(db, known)
 
-        return await self._session.run(add)
+        await self._session.run(write)
 
-    async def _add(self, db: Db, offer: VersionOffer) -> Offered:
-        now = self._clock.wall_us()
-        await fetched(db, _QUERIES.handler_add, (offer.handler,))
-        ((handler, _),) = await fetched(db, _QUERIES.handler_get, (offer.handler,))
-        model = 0
-        if offer.digest is not None:
-            found = await fetched(db, _QUERIES.model_get, (offer.model, offer.digest))
-            new = (offer.model_declared, offer.digest, now, offer.model)
-            model = (found or await fetched(db, _QUERIES.model_add, new))[0][0]
-        ((version,),) = await fetched(db, _QUERIES.version_add, (handler, offer.declared, model, now))
-        await fetched(db, _QUERIES.handler_activate, (version, offer.handler))
-        self._faults.at("version.offered")
-        info = await _info(db, version)
-        return Offered(info, info)
-
-    async def activate(self, handler: str, version: str) -> VersionInfo:
-        """Make a known version the active one; raises `HandlerUnknown` or `VersionUnknown`."""
-
-        async def change(db: Db) -> VersionInfo:
-            async with db.transaction():
-                await fetched(db, _QUERIES.versions_alone)
-                if not await fetched(db, _QUERIES.handler_get, (handler,)):
-                    raise handler_unknown(handler, [row[0] for row in await fetched(db, _QUERIES.handlers)])
-                known = [info_of(row) for row in await fetched(db, _QUERIES.versions, (handler,))]
-                wanted = chosen(known, handler, version)
-                await fetched(db, _QUERIES.handler_activate, (wanted.id, handler))
-            return wanted
-
-        return await self._session.run(change)
-
-    async def active(self, handler: str) -> int | None:
-        """Return the number of a handler's active version."""
-        found = await self._session.rows(_QUERIES.handler_get, (handler,))
-        return found[0][1] if found else None
+    async def active(self, handler: str) -> Active:
+        """Return a handler's active version."""
+        return Active(*(await self._session.rows(_QUERIES.active, (handler,)))[0])
 
 
-async def _known(db: Db, offer: VersionOffer) -> Offered | None:
-    handler = await fetched(db, _QUERIES.handler_get, (offer.handler,))
-    if not handler or handler[0][1] is None:
-        return None
-    model = 0
-    if offer.digest is not None:
-        found = await fetched(db, _QUERIES.model_get, (offer.model, offer.digest))
-        if not found:
-            return None
-        model = found[0][0]
-    number, active = handler[0]
-    version = await fetched(db, _QUERIES.version_get, (number, offer.declared, model))
-    return Offered(await _info(db, version[0][0]), await _info(db, active)) if version else None
+async def _newer(db: Db, known: Projection) -> bool:
+    found = await fetched(db, _QUERIES.versions_upto)
+    return not found or found[0][0].bytes != known.log or found[0][1] < known.upto
 
 
-async def _info(db: Db, number: int) -> VersionInfo:
-    return info_of((await fetched(db, _QUERIES.version_info, (number,)))[0])
+async def _project(db: Db, known: Projection) -> None:
+    for drop in (_QUERIES.models_drop, _QUERIES.handlers_drop, _QUERIES.versions_drop):
+        await fetched(db, drop)
+    for put, rows in (
+        (_QUERIES.model_put, known.models),
+        (_QUERIES.handler_put, known.handlers),
+        (_QUERIES.version_put, known.versions),
+    ):
+        for row in rows:
+            await fetched(db, put, row)
+    await fetched(db, _QUERIES.versions_upto_put, (known.log.hex(), known.upto))
 
 
 def _bound(handler: str, wanted: Sequence[Stretch], claims: Sequence[Claim]) -> Values:

@@ -15,7 +15,7 @@ SELECT value::integer FROM headrace_meta WHERE name = 'schema';
 -- Wait until nobody else makes the tables; until the end of the transaction.
 SELECT pg_advisory_xact_lock(7232593181);
 -- name: versions_alone
--- Wait until nobody else makes versions known or active; until the end of the transaction.
+-- Wait until nobody else writes versions; until the end of the transaction.
 SELECT pg_advisory_xact_lock(7232593182);
 
 -- name: look
@@ -25,17 +25,27 @@ FROM headrace_look(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %
 -- name: indexed
 -- Up to where a partition is indexed.
 SELECT upto FROM headrace_place WHERE topic = %s AND partition = %s;
+-- name: present
+-- Which of some ids are indexed.
+SELECT DISTINCT event FROM headrace_first WHERE event = ANY (%s::uuid[]);
 -- name: find
 -- Where an id lies, in every partition that has it.
 SELECT topic, partition, seq, root, depth FROM headrace_first JOIN headrace_place ON headrace_place.id = place
 WHERE event = %s ORDER BY topic, partition;
 -- name: firsts_drop
 -- Forget all ids and up to where anything is indexed; places first, as a look has them first.
-TRUNCATE headrace_place, headrace_first;
+TRUNCATE headrace_place, headrace_first, headrace_conflict;
 
 -- name: claims
 -- What is in hand.
-SELECT subscription, partition, after, upto, owner FROM headrace_claim WHERE subscription = %s ORDER BY partition;
+SELECT subscription, partition, after, upto, owner FROM headrace_claim WHERE subscription = %s AND after < upto
+ORDER BY partition;
+-- name: take_over
+-- From now on only claims of this worker count; answers what was in hand, and in whose.
+SELECT * FROM headrace_take_over(%s, %s, %s);
+-- name: hand_over
+-- Nothing is in hand any more, and nobody may claim before it is taken over.
+UPDATE headrace_claim SET after = 0, upto = 0, owner = '' WHERE subscription = %s AND partition = %s AND owner = %s;
 -- name: finished
 -- Forget what is closed.
 SELECT headrace_finished(%s, %s, %s);
@@ -48,39 +58,31 @@ ON CONFLICT (subscription, partition, seq) DO UPDATE SET number = excluded.numbe
 -- The attempts of open offsets.
 SELECT seq, number, crashes FROM headrace_tried WHERE subscription = %s AND partition = %s ORDER BY seq;
 
--- name: handlers
--- The names of all handlers.
-SELECT name FROM headrace_handler ORDER BY name;
--- name: handler_get
--- A handler and its active version.
-SELECT id, active FROM headrace_handler WHERE name = %s;
--- name: handler_add
--- Make a handler known.
-INSERT INTO headrace_handler (name) VALUES (%s) ON CONFLICT DO NOTHING;
--- name: handler_activate
--- Make a version the one that takes events from now on.
-UPDATE headrace_handler SET active = %s WHERE name = %s;
--- name: model_get
--- A model version by its bytes.
-SELECT id FROM headrace_model WHERE name = %s AND digest = %s;
--- name: model_add
--- Give new bytes the next epoch of their name.
-INSERT INTO headrace_model (name, epoch, declared, digest, offered_us)
-SELECT new.name, (SELECT coalesce(max(epoch), 0) + 1 FROM headrace_model WHERE name = new.name), %s, %s, %s
-FROM (SELECT %s::text) AS new (name) RETURNING id;
--- name: version_get
--- A handler version by what it is made of.
-SELECT id FROM headrace_version WHERE handler = %s AND declared = %s AND model = %s;
--- name: version_add
--- Make a handler version known.
-INSERT INTO headrace_version (handler, declared, model, offered_us) VALUES (%s, %s, %s, %s) RETURNING id;
--- name: version_info
--- A handler version with its model, for people and for envelopes.
-SELECT version.id, handler.name, version.declared, model.name, model.digest, model.epoch, model.declared
-FROM headrace_version AS version JOIN headrace_handler AS handler ON handler.id = version.handler
-LEFT JOIN headrace_model AS model ON model.id = version.model WHERE version.id = %s;
--- name: versions
--- All versions of a handler, oldest first.
-SELECT version.id, handler.name, version.declared, model.name, model.digest, model.epoch, model.declared
-FROM headrace_version AS version JOIN headrace_handler AS handler ON handler.id = version.handler
-LEFT JOIN headrace_model AS model ON model.id = version.model WHERE handler.name = %s ORDER BY version.id;
+-- name: active
+-- The active version of a handler, and how far the log of versions is applied: one row in any case.
+SELECT (SELECT active FROM headrace_handler WHERE name = %s), coalesce((SELECT upto FROM headrace_applied), 0);
+-- name: versions_upto
+-- Which log of versions is applied, and up to where.
+SELECT log, upto FROM headrace_applied;
+-- name: versions_upto_put
+-- Note up to where the log of versions is applied.
+INSERT INTO headrace_applied (log, upto) VALUES (%s::uuid, %s)
+ON CONFLICT (id) DO UPDATE SET log = excluded.log, upto = excluded.upto;
+-- name: models_drop
+-- Forget all models, before they are written anew.
+DELETE FROM headrace_model;
+-- name: handlers_drop
+-- Forget all handlers, before they are written anew.
+DELETE FROM headrace_handler;
+-- name: versions_drop
+-- Forget all versions, before they are written anew.
+DELETE FROM headrace_version;
+-- name: model_put
+-- Write a model version under its number.
+INSERT INTO headrace_model (id, name, epoch, declared, digest, offered_us) VALUES (%s, %s, %s, %s, %s, %s);
+-- name: handler_put
+-- Write a handler under its number.
+INSERT INTO headrace_handler (id, name, active) VALUES (%s, %s, %s);
+-- name: version_put
+-- Write a handler version under its number.
+INSERT INTO headrace_version (id, handler, declared, model, offered_us) VALUES (%s, %s, %s, %s, %s);

@@ -24,6 +24,12 @@ CREATE TABLE headrace_first (
     PRIMARY KEY (event, place)
 );
 
+-- Records whose id other content has taken in their partition.
+CREATE TABLE headrace_conflict (place integer NOT NULL, seq bigint NOT NULL, PRIMARY KEY (place, seq));
+
+-- The topics that apps have used, by the cluster's ids.
+CREATE TABLE headrace_topic (id uuid PRIMARY KEY, name text NOT NULL);
+
 -- What workers have in hand: offsets from "after" up to, but not with, "upto".
 CREATE TABLE headrace_claim (
     subscription text NOT NULL,
@@ -44,9 +50,12 @@ CREATE TABLE headrace_tried (
     PRIMARY KEY (subscription, partition, seq)
 );
 
--- Models, handlers and their versions, as in the embedded journal.
+-- Up to where the log of versions is applied: one row, or none.
+CREATE TABLE headrace_applied (id integer PRIMARY KEY DEFAULT 1 CHECK (id = 1), log uuid NOT NULL, upto bigint NOT NULL);
+
+-- Models, handlers and their versions, as they follow from the log of versions.
 CREATE TABLE headrace_model (
-    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id integer PRIMARY KEY,
     name text NOT NULL,
     epoch integer NOT NULL,
     declared text,
@@ -57,13 +66,13 @@ CREATE TABLE headrace_model (
 );
 
 CREATE TABLE headrace_handler (
-    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id integer PRIMARY KEY,
     name text NOT NULL UNIQUE,
     active integer
 );
 
 CREATE TABLE headrace_version (
-    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id integer PRIMARY KEY,
     handler integer NOT NULL,
     declared text NOT NULL,
     model integer NOT NULL,
@@ -73,7 +82,8 @@ CREATE TABLE headrace_version (
 
 -- Indexes stretches and notes claims: one call is one transaction and one way to the server and back.
 -- Answers one row for each record that is not the first of its id in its partition, and, for a call with
--- claims, one row without a partition that holds the number of the active version.
+-- claims, one row without a partition that holds the number of the active version, and up to which offset of
+-- the log of versions that is so.  A row with nothing but a partition says that its claim was refused.
 --
 -- Rules.  The statements of a volatile function see what others commit meanwhile, each anew.  Rows of
 -- partitions are made in the order of partitions, and only before any is locked; then all are locked in that
@@ -129,6 +139,15 @@ BEGIN
         ORDER BY found.event, found.seq ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS added = ROW_COUNT;
 
+        IF added < cardinality(r_events) THEN
+            INSERT INTO headrace_conflict (place, seq) SELECT place.id, found.seq
+            FROM unnest(r_partitions, r_events, r_seqs, r_contents) AS found (partition, event, seq, content)
+            JOIN headrace_place AS place ON place.topic = asked_topic AND place.partition = found.partition
+            JOIN headrace_first AS first ON first.event = found.event AND first.place = place.id
+            WHERE found.seq >= place.upto AND first.seq <> found.seq AND first.content <> found.content
+            ON CONFLICT DO NOTHING;
+        END IF;
+
         UPDATE headrace_place AS place SET upto = asked.upto
         FROM unnest(partitions, uptos) AS asked (partition, upto)
         WHERE place.topic = asked_topic AND place.partition = asked.partition AND place.upto < asked.upto;
@@ -145,15 +164,36 @@ BEGIN
     END IF;
 
     IF cardinality(c_subscriptions) > 0 THEN
-        INSERT INTO headrace_claim AS claim (subscription, partition, after, upto, owner)
-        SELECT * FROM unnest(c_subscriptions, c_partitions, c_afters, c_uptos, c_owners)
-            AS made (subscription, partition, after, upto, owner)
-        ORDER BY made.subscription, made.partition
-        ON CONFLICT (subscription, partition)
-        DO UPDATE SET after = excluded.after, upto = excluded.upto, owner = excluded.owner;
-        RETURN QUERY SELECT NULL::integer, active::bigint, NULL::bigint, NULL::bigint
-        FROM headrace_handler WHERE name = c_handler;
+        RETURN QUERY WITH noted AS (
+            INSERT INTO headrace_claim AS claim (subscription, partition, after, upto, owner)
+            SELECT * FROM unnest(c_subscriptions, c_partitions, c_afters, c_uptos, c_owners)
+                AS made (subscription, partition, after, upto, owner)
+            ORDER BY made.subscription, made.partition
+            ON CONFLICT (subscription, partition)
+            DO UPDATE SET after = excluded.after, upto = excluded.upto WHERE claim.owner = excluded.owner
+            RETURNING subscription, partition
+        )
+        SELECT made.partition, NULL::bigint, NULL::bigint, NULL::bigint
+        FROM unnest(c_subscriptions, c_partitions) AS made (subscription, partition)
+        WHERE (made.subscription, made.partition) NOT IN (SELECT subscription, partition FROM noted);
+        RETURN QUERY SELECT NULL::integer, (SELECT active::bigint FROM headrace_handler WHERE name = c_handler),
+            coalesce((SELECT upto FROM headrace_applied), 0), NULL::bigint;
     END IF;
+END $$;
+
+-- Makes a worker the one whose claims count, and answers what another has in hand who did not hand over.
+CREATE FUNCTION headrace_take_over(asked_subscription text, asked_partition integer, new_owner text)
+RETURNS TABLE (subscription text, partition integer, after bigint, upto bigint, owner text)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    INSERT INTO headrace_claim (subscription, partition, after, upto, owner)
+    VALUES (asked_subscription, asked_partition, 0, 0, '') ON CONFLICT DO NOTHING;
+    RETURN QUERY SELECT subscription, partition, after, upto, owner FROM headrace_claim
+    WHERE subscription = asked_subscription AND partition = asked_partition FOR UPDATE;
+    UPDATE headrace_claim SET owner = new_owner
+    WHERE subscription = asked_subscription AND partition = asked_partition;
 END $$;
 
 -- Forgets claims and attempts below an offset.  If a crash of the server takes that back, it is only repeated.
@@ -162,9 +202,7 @@ LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
-    DELETE FROM headrace_claim
-    WHERE subscription = asked_subscription AND partition = asked_partition AND upto <= low;
-    UPDATE headrace_claim SET after = low
+    UPDATE headrace_claim SET after = low, upto = greatest(upto, low)
     WHERE subscription = asked_subscription AND partition = asked_partition AND after < low;
     DELETE FROM headrace_tried
     WHERE subscription = asked_subscription AND partition = asked_partition AND seq < low;

@@ -108,14 +108,15 @@ class Session:
 
         return await self.run(work)
 
-    async def run(self, work: Callable[[Db], Awaitable[T]]) -> T:
+    async def run(self, work: Callable[[Db], Awaitable[T]], seconds_max: float | None = None) -> T:
         """Do work on the connection, which is made anew if the last call lost it; nothing is repeated."""
+        seconds = CALL_S_MAX if seconds_max is None else seconds_max
         async with self._turn:
             self._check()
             whole = False
             try:
-                with self._coded():
-                    async with asyncio.timeout(CALL_S_MAX):
+                with self._coded(seconds):
+                    async with asyncio.timeout(seconds):
                         result = await work(await self._connected())
                 whole = True
             except (errors.IndexGap, errors.HandlerUnknown, errors.VersionUnknown):
@@ -158,7 +159,7 @@ class Session:
             await db.close()
 
     @contextmanager
-    def _coded(self) -> Generator[None]:
+    def _coded(self, seconds_max: float) -> Generator[None]:
         psycopg = _psycopg()
         try:
             yield
@@ -166,7 +167,7 @@ class Session:
             raise translated(fault, self.address) from fault
         except TimeoutError as fault:
             raise errors.JournalUnavailable(
-                f"It was silent for {CALL_S_MAX:g} s.", path=self.address, hint=_HINT
+                f"It was silent for {seconds_max:g} s.", path=self.address, hint=_HINT
             ) from fault
         except OSError as fault:
             raise errors.JournalUnavailable(str(fault), path=self.address, hint=_HINT) from fault

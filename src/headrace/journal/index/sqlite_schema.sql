@@ -22,6 +22,12 @@ CREATE TABLE first (
     PRIMARY KEY (event, place)
 ) WITHOUT ROWID, STRICT;
 
+-- Records whose id other content has taken in their partition.
+CREATE TABLE conflict (place INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (place, seq)) WITHOUT ROWID, STRICT;
+
+-- The topics that apps have used, by the cluster's ids.
+CREATE TABLE topic (id BLOB PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID, STRICT;
+
 -- What workers have in hand: offsets from "after" up to, but not with, "upto".
 CREATE TABLE claim (
     subscription TEXT NOT NULL,
@@ -42,7 +48,10 @@ CREATE TABLE tried (
     PRIMARY KEY (subscription, partition, seq)
 ) WITHOUT ROWID, STRICT;
 
--- Models, handlers and their versions, as in the embedded journal.
+-- Up to where the log of versions is applied: one row, or none.
+CREATE TABLE applied (id INTEGER PRIMARY KEY CHECK (id = 1), log BLOB NOT NULL, upto INTEGER NOT NULL) STRICT;
+
+-- Models, handlers and their versions, as they follow from the log of versions.
 CREATE TABLE model (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL,

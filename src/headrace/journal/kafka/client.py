@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -40,25 +41,75 @@ _DENIED = frozenset(
 )
 
 
+#: Settings on which the guarantees rest, and what a URL may say of them all the same.
+_OURS: Mapping[str, frozenset[str]] = {
+    "acks": frozenset({"all", "-1"}),
+    "request.required.acks": frozenset({"all", "-1"}),
+    "enable.idempotence": frozenset({"true"}),
+    "isolation.level": frozenset({"read_committed"}),
+    "enable.auto.commit": frozenset({"false"}),
+    "auto.offset.reset": frozenset({"error"}),
+    # Other strategies do not give partition n of a source and of its commands to one owner.
+    "partition.assignment.strategy": frozenset({"range"}),
+    "group.remote.assignor": frozenset({"range"}),
+    "group.protocol": frozenset({"classic", "consumer"}),
+    **dict.fromkeys(
+        (
+            "bootstrap.servers", "metadata.broker.list", "group.id", "group.instance.id", "transactional.id",
+            "transaction.timeout.ms", "enable.auto.offset.store", "enable.partition.eof",
+            "max.poll.interval.ms", "on_delivery", "error_cb",
+        ),
+        frozenset[str](),
+    ),
+}  # fmt: skip
+_LEASE = (
+    "session.timeout.ms is the setting lease_ms; with group.protocol=consumer it is the broker's, "
+    "group.consumer.session.timeout.ms"
+)
+
+
+_HINT = "see whether the brokers run and can be reached from here; workers connect again by themselves"
+
+
 class Cluster(NamedTuple):
     """A cluster as a URL names it: ``kafka://host:9092,other:9092?security.protocol=SASL_SSL&...``."""
 
     address: str
-    #: Settings of librdkafka.
+    #: Settings of librdkafka, for all clients.
     config: Mapping[str, Any]
+    #: Have the brokers balance the groups (KIP-848), instead of one of the members?
+    by_broker: bool = False
 
 
 def cluster_of(url: str) -> Cluster:
     """Return the cluster of a URL; options behind ``?`` are settings of librdkafka, handed on as they are.
 
-    Raises `SettingInvalid` for a URL without a host.
+    Raises `SettingInvalid` for a URL without a host, and for settings on which the guarantees rest.
     """
     parts = urlsplit(url)
     if parts.scheme != SCHEME or not parts.netloc or "@" in parts.netloc:
         problem = "it is kafka://host:port[,host:port ...][?setting=value&...], without user and password"
         raise errors.SettingInvalid(name="journal", origin="the settings", problem=problem)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    return Cluster(f"{SCHEME}://{parts.netloc}", {**given, "bootstrap.servers": parts.netloc})
+    _check(given)
+    by_broker = given.get("group.protocol") == "consumer"
+    ours = {name: value for name, value in given.items() if name not in _OURS}
+    return Cluster(f"{SCHEME}://{parts.netloc}", {**ours, "bootstrap.servers": parts.netloc}, by_broker)
+
+
+def _check(given: Mapping[str, str]) -> None:
+    """Refuse settings that would break what Headrace promises, or that stand elsewhere."""
+    for name, value in given.items():
+        allowed = _OURS.get(name)
+        if name == "session.timeout.ms":
+            problem = _LEASE
+        elif allowed is None or value.lower() in allowed:
+            continue
+        elif allowed:
+            problem = f"{name} can only be {' or '.join(sorted(allowed))}, for the guarantees rest on it"
+        else:
+            problem = f"{name} is Headrace's own to set, for the guarantees rest on it"
+        raise errors.SettingInvalid(name="journal", origin="the settings", problem=problem)
 
 
 def coded(fault: KafkaError | KafkaException, address: str) -> errors.JournalError:
@@ -66,7 +117,7 @@ def coded(fault: KafkaError | KafkaException, address: str) -> errors.JournalErr
     error: KafkaError = fault.args[0] if isinstance(fault, KafkaException) else fault
     if error.code() in _DENIED:
         return errors.JournalDenied(path=address, problem=error.str())
-    return errors.JournalUnavailable(error.str(), path=address)
+    return errors.JournalUnavailable(error.str(), path=address, hint=_HINT)
 
 
 class Topic(NamedTuple):
@@ -78,14 +129,29 @@ class Topic(NamedTuple):
     partitions: int
 
 
+class Member(NamedTuple):
+    """A member of a consumer group."""
+
+    client: str
+    host: str
+    #: What it was given.
+    partitions: list[tuple[str, int]]
+
+
 class Admin:
     """Looks at topics and creates them; its calls wait in threads."""
 
+    #: The cluster's own id, as the last answer had it.
+    cluster_id = ""
+
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._address, self._clock = cluster.address, clock
-        self._client: Any = AdminClient(
-            {**cluster.config, "socket.timeout.ms": int(REQUEST_TIMEOUT_S * 1000)}
-        )
+        config = {"socket.timeout.ms": int(REQUEST_TIMEOUT_S * 1000), **cluster.config}
+        try:
+            self._client: Any = AdminClient(config)
+        except KafkaException as fault:  # of a name or a value that librdkafka does not know
+            problem = fault.args[0].str()
+            raise errors.SettingInvalid(name="journal", origin="the settings", problem=problem) from fault
 
     async def _call(self, ask: Callable[[], T]) -> T:
         try:
@@ -96,14 +162,29 @@ class Admin:
     async def check(self) -> int:
         """Return the number of brokers; raises `JournalUnavailable` when none answers."""
         found = await self._call(lambda: self._client.list_topics(timeout=REQUEST_TIMEOUT_S))
+        self.cluster_id = str(found.cluster_id)
         return len(found.brokers)
+
+    async def topics(self) -> list[Topic]:
+        """Return all topics that this user may see, but for those of the brokers themselves, by name."""
+        listed = await self._call(lambda: self._client.list_topics(timeout=REQUEST_TIMEOUT_S))
+        names = sorted(name for name in listed.topics if not name.startswith("__"))
+        if not names:
+            return []
+        asked = TopicCollection(names)
+        answers = self._client.describe_topics(asked, request_timeout=REQUEST_TIMEOUT_S)
+        found = [await self._described(name, answers[name]) for name in names]
+        return [one for one in found if one is not None]
 
     async def find(self, name: str) -> Topic | None:
         """Return a topic, or ``None`` where there is none of that name."""
         names = TopicCollection([name])
         answers = self._client.describe_topics(names, request_timeout=REQUEST_TIMEOUT_S)
+        return await self._described(name, answers[name])
+
+    async def _described(self, name: str, answer: Any) -> Topic | None:
         try:
-            found = await asyncio.to_thread(answers[name].result, REQUEST_TIMEOUT_S)
+            found = await asyncio.to_thread(answer.result, REQUEST_TIMEOUT_S)
         except KafkaException as fault:
             if fault.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -143,17 +224,23 @@ class Admin:
             await self._clock.sleep(_LOOK_S)
         raise errors.JournalUnavailable(f"Topic {name} was created but does not appear.", path=self._address)
 
-    async def assigned(self, group: str, topic: str) -> set[int]:
-        """Return the partitions of a topic that members of a group have."""
-        (answer,) = self._client.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S).values()
-        try:
-            found = await asyncio.to_thread(answer.result, REQUEST_TIMEOUT_S)
-        except KafkaException as fault:
-            if fault.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return set()  # nobody has ever joined
-            raise coded(fault, self._address) from fault
-        given = [one for member in found.members for one in member.assignment.topic_partitions]
-        return {one.partition for one in given if one.topic == topic}
+    async def members(self, groups: Sequence[str]) -> dict[str, list[Member]]:
+        """Return the members of consumer groups; one that there is not has none."""
+        if not groups:
+            return {}
+        answers = self._client.describe_consumer_groups(list(groups), request_timeout=REQUEST_TIMEOUT_S)
+        found: dict[str, list[Member]] = {}
+        for group, answer in answers.items():
+            told = await self._call(partial(answer.result, REQUEST_TIMEOUT_S))
+            found[group] = [
+                Member(
+                    str(one.client_id),
+                    str(one.host).lstrip("/"),
+                    [(at.topic, at.partition) for at in one.assignment.topic_partitions],
+                )
+                for one in told.members
+            ]
+        return found
 
     async def settings(self, name: str) -> dict[str, str]:
         """Return the settings of a topic."""

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 
 from confluent_kafka import TopicPartition
 
 from headrace import errors
-from headrace.codec.ledger import POSITION, Range, write_position
+from headrace.codec.ledger import Range
 from headrace.event.lineage import text_of
 from headrace.journal.held import Open
+from headrace.journal.kafka.decisions import Plan
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import (
+    EXPIRED,
+    Origin,
     apply,
     dead_record,
     key_of,
     still_ours,
 )
+from headrace.journal.kafka.parents import Answer, Parked
 from headrace.journal.kafka.part import Part
-from headrace.journal.kafka.poll import Poller
-from headrace.journal.kafka.produce import Fence, Out, Unsure
+from headrace.journal.kafka.produce import Out
 from headrace.journal.kafka.rows import Reading, offset_of, written
-from headrace.journal.kafka.share import KafkaWorker, Share, Wish
+from headrace.journal.kafka.share import PAY_MS, KafkaWorker, Share, Wish
 from headrace.journal.scan import may_take
 from headrace.journal.settle import Token, without
 from headrace.ports import (
@@ -43,8 +46,6 @@ from headrace.ports.index import Claim, First, Stretch, Tried
 
 #: How soon to look again at what is due but was not taken.
 DUE_LOOK_S = 0.005
-#: At least once: positions are committed so often.  What a crash has handled again is from this time.
-PAY_MS = 100.0
 
 
 class KafkaConsumer:
@@ -55,19 +56,26 @@ class KafkaConsumer:
         self._owner, self._subscription = worker.name, subscription
         self._handler, self._topic = subscription.handler, subscription.topic
         self._share = Share(log, worker, subscription, wish)
-        #: At least once: partitions (and their assignment) whose position is not committed yet, other records
-        #: of the ledger, and when that was done last.
-        self._unpaid: dict[int, int] = {}
-        self._owed: list[Out] = []
-        self._paid_ns = 0
+        topic_id = log.found(self._topic).topic_id
+        self._origin = Origin(self._handler, self._topic.name, topic_id, log.stamps)
 
     # --- the group ----------------------------------------------------------------------------
 
     async def balance(self) -> int:
         """Join the group, if that is not done; return the number of partitions held."""
         await self._share.join()
-        await self._pay(late_ms=PAY_MS)
+        await self._share.pay(late_ms=PAY_MS)
+        # Whoever activated a version may have died before the index showed it; or the index was set back.
+        await self._log.versions.catch_up()
+        await self._forget_tries()
         return self.held()
+
+    async def _forget_tries(self) -> None:
+        """Tell the index which attempts are of no interest any more: those of what is closed."""
+        for part in [one for one in self._share.parts.values() if one.tried]:
+            part.tried = bool(part.held.open)
+            low = part.position(self._clock).low()
+            await self._index.finished(self._handler, part.partition, low)
 
     def held(self) -> int:
         """Return the number of partitions held."""
@@ -86,7 +94,7 @@ class KafkaConsumer:
         """Leave the group; what was in hand has been settled before."""
         count = self.held()
         with suppress(errors.JournalError):  # else it is handled again: at least once
-            await self._pay()
+            await self._share.pay()
         await self._share.leave()
         return count
 
@@ -94,12 +102,51 @@ class KafkaConsumer:
 
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
         """Claim the events whose retry is due, else new ones."""
-        await self._pay(late_ms=PAY_MS)
+        await self._share.pay(late_ms=PAY_MS)
         return await self._take(limit, version)
 
     async def _take(self, limit: int, version: VersionInfo) -> Batch | None:
         self._share.check()
+        await self._write_down()
         return await self._take_due(limit, version) or await self._take_new(limit, version)
+
+    async def _write_down(self) -> None:
+        """Commit what no handler has made: decisions about dead letters, and what retention has eaten."""
+        while self._share.parents.answers:
+            self._answered(self._share.parents.answers.popleft())
+        parts = {tp: part for tp, part in self._share.parts.items() if part.ready}
+        await self._commit([], {tp for tp, part in parts.items() if part.changed})
+        for tp, part in parts.items():
+            if part.asked:
+                await self._carry_out(tp)
+
+    async def _carry_out(self, tp: int) -> None:
+        """Do what was decided about dead letters of a partition."""
+        part = self._share.parts.get(tp)
+        if part is None:
+            return  # given up meanwhile
+        plan = await self._share.decisions.plan(part)
+        tries = [Tried(offset, 0, 0) for offset in plan.redriven()]  # attempts are counted anew
+        if tries:
+            await self._index.try_again(self._handler, part.partition, tries)
+        self._log.faults.at("decide.noted")
+        if self._share.parts.get(tp) is part:
+            await self._commit([], {tp}, plan)
+
+    def _answered(self, answer: Answer) -> None:
+        """Let an event that was parked take its turn, or bury it: the parent that it names is nowhere."""
+        (tp, epoch, row), missing = answer
+        part = self._share.parts.get(tp)
+        if part is None or part.held.epoch != epoch or row[0] not in part.held.open:
+            return  # given up meanwhile
+        entry = part.held.open[row[0]]
+        if missing is None:
+            state = OpenState.RETRY if entry.attempt.crashes else OpenState.BLOCKED
+            part.held.add(Open(row[0], state, entry.attempt, 0, entry.key))
+            return
+        fault = errors.ParentMissing(event_id=text_of(row[2]), parent_id=text_of(missing))
+        part.buried.append(DeadLetter(row, "orphan", fault.code, str(fault), "", entry.attempt))
+        part.changed = True
 
     def _check(self, active: int | None, version: VersionInfo) -> None:
         if active is not None and active != version.id:
@@ -116,7 +163,7 @@ class KafkaConsumer:
             if not due or (suspect and rows):
                 continue
             if not rows:
-                self._check(await self._index.active(self._handler), version)
+                self._check(await self._log.active(self._handler), version)
             for entry in due:
                 attempts[entry.seq] = entry.attempt._replace(number=entry.attempt.number + 1)
             tries = [
@@ -127,6 +174,7 @@ class KafkaConsumer:
             if self._share.parts.get(tp) is not part:
                 continue  # given up meanwhile
             epochs[tp] = part.held.epoch
+            part.tried = True
             for entry in due:
                 part.held.add(Open(entry.seq, OpenState.RUNNING, attempts[entry.seq], 0, entry.key))
                 rows.append(part.rows[entry.seq])
@@ -149,12 +197,15 @@ class KafkaConsumer:
         if not found:
             return None
         copies = await self._look(found, version)
+        if not found:
+            return None
+        absent = await self._share.parents.absent(one.row for _, some in found.values() for one in some)
         rows: list[Row] = []
         epochs: dict[int, int] = {}
         for tp, (part, readings) in found.items():
             if self._share.parts.get(tp) is not part:
                 continue  # given up meanwhile
-            free = self._claim(part, readings, copies, version)
+            free = self._claim(part, readings, copies, absent, version)
             if free:
                 epochs[tp] = part.held.epoch
                 rows += free
@@ -179,8 +230,15 @@ class KafkaConsumer:
             seen = [one.seen for one in readings]
             stretches.append(Stretch(topic_id, part.partition, after, upto, seen))
             claims.append(Claim(self._handler, part.partition, after, upto, self._owner))
+        self._log.faults.at("claim.begin")
         looked = await self._log.look(self._handler, self._topic, stretches, claims)
+        self._log.faults.at("claim.noted")
         self._check(looked.active, version)
+        for tp, (part, _) in list(found.items() if looked.refused else ()):
+            if part.partition in looked.refused:
+                # One who had it before was so slow that it took it over after us: once more, it is ours.
+                del found[tp]
+                await self._share.take_over(part)
         return looked.copies
 
     def _claim(
@@ -188,6 +246,7 @@ class KafkaConsumer:
         part: Part,
         readings: list[Reading],
         copies: dict[tuple[int, int], First],
+        absent: set[int],
         version: VersionInfo,
     ) -> list[Row]:
         """Move the position over records; return those that are to be run."""
@@ -203,9 +262,15 @@ class KafkaConsumer:
             part.taken += 1
             key = key_of(row)
             if first is not None:
-                part.conflicts.append(row)
+                fault = errors.EventConflict(event_id=text_of(row[2]), topic=self._topic.name)
+                part.buried.append(DeadLetter(row, "conflict", fault.code, str(fault), "", Attempt(0)))
                 continue
-            if seen.offset < part.suspect_upto:
+            suspect = seen.offset < part.suspect_upto
+            if row[0] in absent:
+                attempt = Attempt(1, crashes=1) if suspect else Attempt(0)
+                entry = Open(row[0], OpenState.PARKED, attempt, 0, key)
+                self._share.parents.search([Parked(row[1], held.epoch, row)])
+            elif suspect:
                 entry = Open(row[0], OpenState.RETRY, Attempt(1, crashes=1), 0, key)
             elif held.blocks(key):
                 entry = Open(row[0], OpenState.BLOCKED, Attempt(0), 0, key)
@@ -239,94 +304,68 @@ class KafkaConsumer:
                 settled[-1] = settled[-1]._replace(next=await self._take(limit, parts[-1][0].version))
         return settled
 
-    async def _commit(self, parts: Sequence[tuple[Batch, Outcome]], tps: set[int]) -> None:
-        """Commit what changes in partitions; they are as before when it fails."""
+    async def _commit(
+        self, parts: Sequence[tuple[Batch, Outcome]], tps: set[int], plan: Plan | None = None
+    ) -> None:
+        """Commit what changes in partitions; they are as before when it fails.
+
+        A plan is about the one partition that is named.
+        """
         poller = self._share.poller
         if poller is None or not tps:
             return  # all of it is stale: others have done it, or will
         changed = {tp: self._share.parts[tp].copy() for tp in tps}
-        records = self._conflicts_of(changed.values())
+        records, offsets = list[Out](), list[TopicPartition]()
         for batch, outcome in parts:
             records += self._records_of(changed, batch, outcome)
-        deliveries = self._share.deliveries
+        if plan is not None:
+            (part,) = changed.values()
+            records += plan.apply(part, self._share.own.ledger)
+            offsets.append(TopicPartition(self._share.own.commands, part.partition, plan.upto))
+        for part in changed.values():
+            records += self._buried_of(part)
+            part.changed = False
+        # What a person has decided is always committed whole.
+        deliveries = self._share.deliveries if plan is None else None
         if deliveries is None:
-            await self._transact(poller, records, list(changed.values()))
+            await self._share.transact(poller, records, list(changed.values()), offsets)
         else:
-            ledger = self._share.ledger
+            ledger = self._share.own.ledger
             await deliveries.deliver([one for one in records if one.topic != ledger])
-            self._owed += [one for one in records if one.topic == ledger]
+            self._share.owed += [one for one in records if one.topic == ledger]
         for tp, part in changed.items():
+            for _ in range(plan.records if plan else 0):
+                part.asked.popleft()
             known = self._share.parts.get(tp)
             if known is not None and known.held.epoch == part.held.epoch:
                 self._share.parts[tp] = part
                 if deliveries is not None:
-                    self._unpaid[tp] = part.held.epoch
-
-    async def _transact(self, poller: Poller, records: list[Out], parts: Sequence[Part]) -> None:
-        """Commit records with the positions of partitions and the group's offsets."""
-        offsets: list[TopicPartition] = []
-        for part in parts:
-            position = part.position(self._clock)
-            records.append(Out(self._share.ledger, part.partition, POSITION, write_position(position)))
-            offsets.append(TopicPartition(self._topic.name, part.partition, position.low()))
-        held = {part.partition: part.held.epoch for part in parts}
-
-        def holds() -> bool:
-            return all(poller.epochs.get(partition) == epoch for partition, epoch in held.items())
-
-        try:
-            fence = Fence(poller.committing, poller.metadata, holds)
-            await self._share.transactions.commit(records, offsets, fence)
-        except Unsure as fault:
-            await self._share.leave()  # the ledger says what stands, to whoever gets the partitions next
-            problem = "It is not known whether an outcome was committed: its partitions are read again."
-            raise errors.JournalUnavailable(problem, path=self._log.address) from fault
-
-    async def _pay(self, *, late_ms: float = 0.0) -> None:
-        """At least once: commit the positions that outcomes have left behind, when they are so late.
-
-        It is not done with the outcome: what follows is there by then, and is not to be written again because
-        this fails.
-        """
-        now, poller = self._clock.boot_ns(), self._share.poller
-        if not self._unpaid or poller is None or now < self._paid_ns + late_ms * 1e6:
-            return
-        # What was given up meanwhile is handled again by whoever has it.
-        parts = [
-            part
-            for tp, epoch in self._unpaid.items()
-            if (part := self._share.parts.get(tp)) is not None and part.held.epoch == epoch
-        ]
-        numbers = {part.partition for part in parts}
-        owed = [one for one in self._owed if one.partition in numbers]
-        if parts:
-            await self._transact(poller, owed, parts)
-        self._unpaid.clear()
-        self._owed.clear()
-        self._paid_ns = now
+                    self._share.unpaid[tp] = part.held.epoch
 
     def _records_of(self, changed: dict[int, Part], batch: Batch, outcome: Outcome) -> list[Out]:
         log = self._log
         records = [written(event, log.topic_names, log.stamps) for event in outcome.emitted]
         for letter in outcome.dead:
             partition = changed[letter.row[1]].partition
-            records.append(dead_record(self._topic.name, partition, letter, log.stamps))
+            records.append(dead_record(self._origin, partition, letter, batch.version.name))
         records += [
-            out._replace(topic=self._share.ledger) for out in apply(changed, batch, outcome, self._clock)
+            out._replace(topic=self._share.own.ledger) for out in apply(changed, batch, outcome, self._clock)
         ]
         return records
 
-    def _conflicts_of(self, parts: Iterable[Part]) -> list[Out]:
-        """Events whose id is taken by other content become dead letters."""
+    def _buried_of(self, part: Part) -> list[Out]:
+        """Write the dead letters that no handler has made, once all that was claimed with them is settled."""
+        if part.held.unsettled:
+            return []  # a successor would claim, and bury, the same again
         records: list[Out] = []
-        for part in parts:
-            for row in part.conflicts:
+        for letter in part.buried:
+            part.close(letter.row[0])
+            if letter.reason == EXPIRED:
+                part.expired += 1
+            else:
                 part.dead += 1
-                fault = errors.EventConflict(event_id=text_of(row[2]), topic=self._topic.name)
-                letter = DeadLetter(row, "conflict", fault.code, str(fault), "", Attempt(0))
-                name = self._topic.name
-                records.append(dead_record(name, part.partition, letter, self._log.stamps))
-            part.conflicts.clear()
+            records.append(dead_record(self._origin, part.partition, letter, ""))
+        part.buried.clear()
         return records
 
     # --- waiting ------------------------------------------------------------------------------
@@ -347,8 +386,11 @@ class KafkaConsumer:
 
     def more(self) -> bool:
         """Return whether `take` may find something at once."""
-        parts = self._share.parts.values()
-        return any(part.ready and part.waiting and may_take(part.held) for part in parts)
+        share = self._share
+        return bool(share.parents.answers) or any(
+            part.ready and (part.asked or part.changed or (part.waiting and may_take(part.held)))
+            for part in share.parts.values()
+        )
 
     def next_due_ns(self) -> int | None:
         """Return when the earliest waiting event may run, on the boot clock."""

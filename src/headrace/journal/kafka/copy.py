@@ -16,9 +16,9 @@ from headrace.codec.ledger import POSITION, exception_key, write_position
 from headrace.event.envelope import Head
 from headrace.journal.kafka.fetch import Fetcher
 from headrace.journal.kafka.journal import KafkaJournal
-from headrace.journal.kafka.log import OWN, ledger_name
+from headrace.journal.kafka.log import OWN, own_topics
 from headrace.journal.kafka.match import NONE, Map, Matcher, Step, position_of
-from headrace.journal.kafka.outcome import DEAD_SUFFIX, dead_record
+from headrace.journal.kafka.outcome import DEAD_SUFFIX, Origin, dead_record
 from headrace.journal.kafka.produce import Out
 from headrace.journal.kafka.rows import number_of
 from headrace.journal.kafka.target import Target, Timed, Wanted, chunks, is_empty, settings_for, unfit
@@ -137,11 +137,11 @@ class Copy:
 
     async def _check_unused(self, one: SourceSubscription, *, begun: bool) -> None:
         """Raise when a worker has begun on the target: it has handled what is only now being copied."""
-        group, ledger = self._log.group_of(one.handler), ledger_name(one.handler)
-        topic, admin = self._topics[one.topic], self._log.opened()
+        ledger, topic = _ledger(one.handler), self._topics[one.topic]
+        admin = self._log.opened()
         problem = ""
         found = await admin.find(ledger)
-        if found is not None and await admin.assigned(group, topic.name):
+        if found is not None and await self._log.owned(one.handler, topic.name):
             problem = f"a worker serves {one.handler} on the target"
         elif found is not None and found.partitions != topic.partitions:
             raise errors.TopicMismatch(topic=ledger, found=found.partitions, asked=topic.partitions)
@@ -242,7 +242,9 @@ class Copy:
         letter = DeadLetter(
             row, one.reason, one.code, one.error, one.traceback, one.attempt, one.trace, one.type
         )
-        out = dead_record(topic.name, event.partition, letter, self._log.stamps)
+        info = self._infos[topic.name]
+        origin = Origin(one.handler, topic.name, self._log.found(info).topic_id, self._log.stamps)
+        out = dead_record(origin, event.partition, letter, one.version)
         return Timed(out, one.died_us // 1000)
 
     async def _finish(self, matched: Map) -> None:
@@ -255,13 +257,13 @@ class Copy:
         offsets: dict[str, list[TopicPartition]] = {}
         for one in self._source.subscriptions():
             topic = self._topics[one.topic]
-            await self._log.ledger_of(one.handler, self._infos[topic.name])
+            await self._log.own_of(one.handler, self._infos[topic.name])
             await self._check_unused(one, begun=True)
             self._copy_exceptions(one, matched)
             topic_id = self._log.found(self._infos[topic.name]).topic_id
             for part in one.parts:
                 position = position_of(part, matched.get((topic.id, part.partition), NONE), topic_id)
-                out = Out(ledger_name(one.handler), part.partition, POSITION, write_position(position))
+                out = Out(_ledger(one.handler), part.partition, POSITION, write_position(position))
                 records.append(Timed(out, 0))
                 where = TopicPartition(topic.name, part.partition, position.low())
                 offsets.setdefault(self._log.group_of(one.handler), []).append(where)
@@ -274,7 +276,7 @@ class Copy:
             records = [
                 Timed(
                     Out(
-                        ledger_name(one.handler),
+                        _ledger(one.handler),
                         partition,
                         exception_key(matched[one.topic, partition].offset(seq)),
                         version.encode(),
@@ -307,6 +309,10 @@ class Copy:
             for one in self._source.subscriptions()
         ]
         return Report(topics, handlers, *self._source.letter_counts())
+
+
+def _ledger(handler: str) -> str:
+    return own_topics(handler)[0]
 
 
 def _wanted(topic: SourceTopic) -> Wanted:

@@ -76,9 +76,12 @@ class Fetcher:
                 self._clock.nap(_LOOK_S)
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
-        """Yield the committed records from ``start`` to before ``end``, waiting for open transactions."""
-        low, _ = self.bounds(topic, partition)
-        start = max(start, low)
+        """Yield the committed records from ``start`` to before ``end``, waiting for open transactions.
+
+        What is deleted already, or not written yet, is left out.
+        """
+        low, high = self.bounds(topic, partition)
+        start, end = max(start, low), min(end, high)
         if start >= end:
             return
         deadline = self._clock.boot_ns() + int(STRETCH_S_MAX * 1e9)
@@ -86,7 +89,8 @@ class Fetcher:
         self._consumer.assign([where])
         try:
             while True:
-                for message in self._consumer.consume(_BURST, _POLL_S):
+                first = self._consumer.consume(1, _POLL_S)  # one is waited for, the others are there
+                for message in first + (self._consumer.consume(_BURST, 0) if first else []):
                     error = message.error()
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library names it so
                         raise coded(error, self._address)

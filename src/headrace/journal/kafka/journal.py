@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from headrace import errors
@@ -10,8 +9,8 @@ from headrace.event.envelope import Head, Stamp
 from headrace.journal.kafka.client import Cluster
 from headrace.journal.kafka.consumer import KafkaConsumer
 from headrace.journal.kafka.log import OWN, Log
-from headrace.journal.kafka.produce import Out, Publisher, Transactions
-from headrace.journal.kafka.rows import Emitted, written
+from headrace.journal.kafka.produce import Out, Transactions
+from headrace.journal.kafka.rows import Emitted, offset_of, partition_of, written
 from headrace.journal.kafka.share import KafkaWorker, Wish
 from headrace.ports import (
     Chance,
@@ -20,6 +19,7 @@ from headrace.ports import (
     NewEvent,
     Offered,
     Receipt,
+    Row,
     Subscription,
     TopicInfo,
     VersionInfo,
@@ -39,22 +39,18 @@ class KafkaJournal:
         self.log = self._log = Log(cluster, index, clock=clock, chance=chance, faults=faults)
         self.address = cluster.address
         self._latest: set[str] = set()
-        self._publisher: Publisher | None = None
         self._units: Transactions | None = None
 
     async def open(self) -> None:
         """Connect; raises `JournalUnavailable` when no broker answers.  Harmless when that is done."""
-        if self._publisher is None:
+        if self._units is None:
             await self._log.open()
-            self._publisher = Publisher(self._log.cluster)
             self._units = Transactions(self._log.cluster, f"{OWN}.publish", self._log.chance)
 
     async def close(self) -> None:
         """Finish what was accepted and disconnect; harmless when that is done."""
-        publisher, self._publisher = self._publisher, None
         units, self._units = self._units, None
-        if publisher is not None and units is not None:
-            await asyncio.to_thread(publisher.close)
+        if units is not None:
             units.close()
             await self._log.close()
 
@@ -84,6 +80,11 @@ class KafkaJournal:
         raise ValueError(getattr(head, "problem", "it is no envelope"))
 
     @staticmethod
+    def where(row: Row, /) -> str:
+        """Return where an event lies, for people."""
+        return f"partition {partition_of(row[0])}, offset {offset_of(row[0])}"
+
+    @staticmethod
     def emitted(
         place: int, event_id: bytes, chain: object, depth: int, head: Head, body: bytes, /
     ) -> Emitted:
@@ -95,18 +96,40 @@ class KafkaJournal:
 
     async def publish(self, unit: Sequence[NewEvent]) -> list[Receipt]:
         """Write events, all or none; returns when all replicas that have to have them have them."""
-        publisher, units = self._publisher, self._units
-        if publisher is None or units is None:
+        units = self._units
+        if units is None:
             raise errors.JournalClosed
-        records = [self._record(event) for event in unit]
+        depths = await self._depths(unit)
+        records = [self._record(event, depth) for event, depth in zip(unit, depths, strict=True)]
         if len(records) == 1:
-            await publisher.publish(records[0])
+            await self._log.publisher.publish(records[0])
         elif records:
             await units.commit(records)
         return [Receipt(event.event_id, duplicate=False) for event in unit]
 
-    def _record(self, event: NewEvent) -> Out:
-        new = event.place, event.event_id, 0, event.head, event.body
+    async def _depths(self, unit: Sequence[NewEvent]) -> list[int]:
+        """Return how far events are from the first of their chain, and note that in their envelopes.
+
+        Parents are looked up in the unit, then in the index.  One that is not indexed yet counts as the first
+        of its chain: whether it is there at all is found out before the event is handled.
+        """
+        known: dict[bytes, tuple[bytes, int]] = {}
+        depths: list[int] = []
+        for event in unit:
+            head, depth = event.head, 0
+            if head.parents:
+                causes = [known.get(one) or await self._cause(one) for one in head.parents]
+                head.root, depth = causes[0][0], 1 + max(cause[1] for cause in causes)
+            known.setdefault(event.event_id, (head.root or event.event_id, depth))
+            depths.append(depth)
+        return depths
+
+    async def _cause(self, parent: bytes) -> tuple[bytes, int]:
+        places = await self._log.index.find(parent)
+        return (places[0].root, places[0].depth) if places else (parent, 0)
+
+    def _record(self, event: NewEvent, depth: int) -> Out:
+        new = event.place, event.event_id, depth, event.head, event.body
         return written(new, self._log.topic_names, self._log.stamps)
 
     # --- versions and subscriptions -----------------------------------------------------------
@@ -114,12 +137,12 @@ class KafkaJournal:
     async def offer(self, offer: VersionOffer) -> Offered:
         """Make a version known; one never seen before becomes the active one."""
         self._log.opened()
-        return await self._log.index.offer(offer)
+        return await self._log.versions.offer(offer)
 
     async def activate(self, handler: str, version: str) -> VersionInfo:
         """Make a known version the active one."""
         self._log.opened()
-        return await self._log.index.activate(handler, version)
+        return await self._log.versions.activate(handler, version)
 
     async def subscribe(self, handler: str, topic: str, *, latest: bool = False) -> Subscription:
         """Return the live subscription of a handler; a new one starts at the earliest retained event."""

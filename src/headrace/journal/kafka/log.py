@@ -5,24 +5,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from confluent_kafka import Message
+
 from headrace import errors
 from headrace.event.envelope import Stamp
 from headrace.journal.kafka.client import Admin, Cluster, Topic
 from headrace.journal.kafka.fetch import Fetcher
 from headrace.journal.kafka.outcome import DEAD_SUFFIX
+from headrace.journal.kafka.poll import Own
+from headrace.journal.kafka.produce import Publisher
 from headrace.journal.kafka.rows import PARTITION_BITS, Reading, Rows, Stamps
+from headrace.journal.kafka.versions import Versions
 from headrace.ports import Chance, Clock, Faults, TopicInfo
-from headrace.ports.index import Claim, Index, Looked, Stretch
+from headrace.ports.index import Active, Claim, Index, Looked, Stretch
 
 #: Topics and groups of our own begin like this.
 OWN = "headrace"
 #: Records that one look of a catching up index takes: a statement of the database has its bound in time.
 FILL_RECORDS_MAX = 5_000
+#: Of a ledger only the last record of each key counts: small segments, cleaned early, keep it quick to read.
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 << 20),
+    "segment.ms": str(10 * 60 * 1000),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+#: Dead letters and decisions about them wait for people: nothing of them goes by itself.
+_KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
-def ledger_name(handler: str) -> str:
-    """Return the ledger topic of a handler's subscription."""
-    return f"{OWN}.{handler}.ledger"
+def own_topics(handler: str) -> tuple[str, str]:
+    """Return the names of a subscription's ledger, and of the commands about its dead letters."""
+    return f"{OWN}.{handler}.ledger", f"{OWN}.{handler}.work"
 
 
 class Log:
@@ -41,17 +55,27 @@ class Log:
         self._admin: Admin | None = None
         self._fetcher: Fetcher | None = None
         self._fetching = asyncio.Lock()
+        self._publisher: Publisher | None = None
+        self.versions = Versions(self)
 
-    async def open(self) -> None:
-        """Connect; raises `JournalUnavailable` when no broker answers."""
+    async def open(self, *, make: bool = True) -> None:
+        """Connect; raises `JournalUnavailable` when no broker answers, `IndexMissing`, `IndexForeign`."""
         admin = Admin(self.cluster, self.clock)
         await admin.check()
-        await self.index.open()
-        self._admin = admin
+        await self.index.open(make=make)
+        try:
+            await self.index.view.belong(admin.cluster_id)
+        except BaseException:
+            await self.index.close()
+            raise
+        self._admin, self._publisher = admin, Publisher(self.cluster)
 
     async def close(self) -> None:
         """Disconnect."""
         self._admin = None
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            await asyncio.to_thread(publisher.close)
         if self._fetcher is not None:
             self._fetcher.close()
             self._fetcher = None
@@ -63,11 +87,19 @@ class Log:
             raise errors.JournalClosed
         return self._admin
 
+    @property
+    def publisher(self) -> Publisher:
+        """Return the producer of single records; raises `JournalClosed`."""
+        if self._publisher is None:
+            raise errors.JournalClosed
+        return self._publisher
+
     async def topic(self, name: str, partitions: int | None = None) -> TopicInfo:
         """Return a topic, creating it when it is new."""
         known = self._topics.get(name)
         if known is None:
             found = await self.opened().make(name, partitions)
+            await self.index.view.know(found.topic_id, name)
             known = self._topics.get(name)  # somebody else may have asked meanwhile
             if known is None:
                 number = len(self._topics) + 1
@@ -85,19 +117,28 @@ class Log:
         """Return the consumer group of a subscription."""
         return f"{OWN}.{handler}"
 
-    async def ledger_of(self, handler: str, topic: TopicInfo) -> str:
-        """Return the ledger topic of a subscription, and see that it and the dead letters' topic exist."""
-        name = ledger_name(handler)
-        admin = self.opened()
-        await admin.make(name, topic.partitions, **{"cleanup.policy": "compact"})
-        await admin.make(topic.name + DEAD_SUFFIX, topic.partitions)
-        return name
+    async def own_of(self, handler: str, topic: TopicInfo) -> Own:
+        """Return the topics of a subscription, and see that they and the dead letters' topic exist."""
+        own, admin = Own(*own_topics(handler)), self.opened()
+        await admin.make(own.ledger, topic.partitions, **_COMPACTED)
+        await admin.make(own.commands, topic.partitions, **_KEPT)
+        await admin.make(topic.name + DEAD_SUFFIX, topic.partitions, **_KEPT)
+        return own
+
+    async def owned(self, handler: str, topic: str) -> set[int]:
+        """Return the partitions of a topic that workers of a handler have."""
+        group = self.group_of(handler)
+        found = await self.opened().members([group])
+        return {at for member in found[group] for name, at in member.partitions if name == topic}
 
     def rows_of(self, topic: TopicInfo) -> Rows:
         """Return what reads the records of a topic."""
         info, found = self._topics[topic.name]
-        default = Stamp("", f"kafka:{topic.name}", 1)
-        return Rows(found, info.id << PARTITION_BITS, self.stamps, default)
+        return self.reading(found, info.id << PARTITION_BITS)
+
+    def reading(self, topic: Topic, place: int = 0) -> Rows:
+        """Return what reads the records of a topic as the cluster has it."""
+        return Rows(topic, place, self.stamps, Stamp("", f"kafka:{topic.name}", 1))
 
     def place(self, topic: TopicInfo, partition: int) -> int:
         """Return topic and partition as one number."""
@@ -109,10 +150,22 @@ class Log:
         """Ask the index; what it does not have yet, of before, is read and indexed first."""
         while True:
             try:
-                return await self.index.look(handler, stretches, claims)
+                looked = await self.index.look(handler, stretches, claims)
             except errors.IndexGap:
                 for stretch in stretches:
                     await self._fill(handler, topic, stretch)
+                continue
+            if not claims or not self.versions.behind(looked.upto):
+                return looked
+            await self.versions.catch_up()
+
+    async def active(self, handler: str) -> int | None:
+        """Return the number of a handler's active version, as an index that is not behind has it."""
+        while True:
+            found: Active = await self.index.active(handler)
+            if not self.versions.behind(found.upto):
+                return found.version
+            await self.versions.catch_up()
 
     async def _fill(self, handler: str, topic: TopicInfo, stretch: Stretch) -> None:
         """Index the records of a partition from where the index ends to where a stretch begins."""
@@ -127,11 +180,29 @@ class Log:
             start = end
 
     def _read(self, rows: Rows, topic: str, partition: int, start: int, end: int) -> list[Reading]:
-        self._fetcher = self._fetcher or Fetcher(self.cluster, OWN, self.clock)
-        return [rows.read(message) for message in self._fetcher.read(topic, partition, start, end)]
+        return [rows.read(message) for message in self._fetch().read(topic, partition, start, end)]
 
-    async def read_one(self, rows: Rows, topic: TopicInfo, partition: int, offset: int) -> Reading | None:
-        """Return the record at an offset, or ``None`` when it is gone."""
+    async def read_on(self, topic: str, partition: int, start: int) -> list[Message]:
+        """Return the records from an offset to what is the end now."""
+
+        def read() -> list[Message]:
+            fetcher = self._fetch()
+            _, end = fetcher.bounds(topic, partition)
+            return list(fetcher.read(topic, partition, start, end)) if start < end else []
+
         async with self._fetching:
-            found = await asyncio.to_thread(self._read, rows, topic.name, partition, offset, offset + 1)
+            return await asyncio.to_thread(read)
+
+    def _fetch(self) -> Fetcher:
+        self._fetcher = self._fetcher or Fetcher(self.cluster, OWN, self.clock)
+        return self._fetcher
+
+    async def read_one(self, topic: str, partition: int, offset: int) -> Message | None:
+        """Return the record at an offset, or ``None`` when it is gone."""
+
+        def read() -> list[Message]:
+            return list(self._fetch().read(topic, partition, offset, offset + 1))
+
+        async with self._fetching:
+            found = await asyncio.to_thread(read)
         return found[0] if found else None

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from json import dumps as write_text
+from typing import NamedTuple
 
 from headrace.codec.ledger import exception_key
 from headrace.event.envelope import Head
 from headrace.journal.held import Open
 from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.produce import Out
-from headrace.journal.kafka.rows import Stamps, offset_of
+from headrace.journal.kafka.rows import DEAD_PREFIX, Stamps, Unreadable, offset_of
 from headrace.journal.settle import Token
 from headrace.ports import FIRST_ATTEMPT, Batch, Clock, DeadLetter, OpenState, Outcome, Row
 
 #: An error's text and traceback in the headers of a dead letter; brokers refuse records of more than 1 MiB.
 ERROR_CHARS_MAX, TRACEBACK_CHARS_MAX = 4_000, 16_000
 DEAD_SUFFIX = ".dlq"
+#: The reason of a dead letter whose event retention has eaten.
+EXPIRED = "expired"
 
 
 def key_of(row: Row) -> str | None:
@@ -58,18 +62,32 @@ def apply(parts: dict[int, Part], batch: Batch, outcome: Outcome, clock: Clock) 
 
 def _close(part: Part, row: Row, batch: Batch, token: Token) -> Iterator[Out]:
     """Close an offset; where another version than the range's has finished it, say which."""
-    part.held.close(row[0])
-    part.rows.pop(row[0], None)
+    part.close(row[0])
     offset = offset_of(row[0])
-    if not token.fresh and part.version_of(offset) != batch.version.name:
+    redriven = batch.attempts.get(row[0], FIRST_ATTEMPT).generation > 0
+    # A redrive may come back to the range's version: what another had left there counts no more.
+    if redriven or (not token.fresh and part.version_of(offset) != batch.version.name):
         yield Out("", part.partition, exception_key(offset), batch.version.name.encode())
 
 
-def dead_record(topic: str, partition: int, letter: DeadLetter, stamps: Stamps) -> Out:
-    """Return a dead letter as a record: the original bytes, and why in headers."""
+class Origin(NamedTuple):
+    """Whose dead letters these are."""
+
+    handler: str
+    topic: str
+    topic_id: bytes
+    stamps: Stamps
+
+
+def dead_record(origin: Origin, partition: int, letter: DeadLetter, version: str) -> Out:
+    """Return a dead letter as a record: the original key, headers and bytes, and why in further headers."""
     row = letter.row
     head = row[5]
-    headers: list[tuple[str, bytes]] = stamps.headers(row[2], row[4], head) if isinstance(head, Head) else []
+    headers: list[tuple[str, bytes | None]] = []
+    if isinstance(head, Head):
+        headers += origin.stamps.headers(row[2], row[4], head)
+    elif isinstance(head, Unreadable):
+        headers += head.headers
     why = {
         "reason": letter.reason,
         "code": letter.code,
@@ -77,9 +95,18 @@ def dead_record(topic: str, partition: int, letter: DeadLetter, stamps: Stamps) 
         "traceback": letter.traceback[-TRACEBACK_CHARS_MAX:],
         "attempts": str(letter.attempt.number),
         "crashes": str(letter.attempt.crashes),
+        "generation": str(letter.attempt.generation),
+        "errors": write_text(letter.attempt.errors),
+        "handler": origin.handler,
+        "version": version,
+        "topic": origin.topic_id.hex(),
         "partition": str(partition),
         "offset": str(offset_of(row[0])),
     }
-    headers += [(f"dead_{name}", text.encode(errors="replace")) for name, text in why.items()]
-    key = key_of(row)
-    return Out(topic + DEAD_SUFFIX, partition, None if key is None else key.encode(), row[6], headers)
+    headers += [(DEAD_PREFIX + name, text.encode(errors="replace")) for name, text in why.items()]
+    if isinstance(head, Unreadable):
+        key = head.key
+    else:
+        named = key_of(row)
+        key = None if named is None else named.encode()
+    return Out(origin.topic + DEAD_SUFFIX, partition, key, row[6], headers)

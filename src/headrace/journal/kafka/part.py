@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from confluent_kafka import Message
 
 from headrace.codec.ledger import OpenEntry, Position, Range
 from headrace.journal.held import Held, Open
 from headrace.journal.kafka.rows import Reading, number_of, offset_of
-from headrace.ports import Clock, Row
+from headrace.ports import Clock, DeadLetter, Row
 
 
 @dataclass(slots=True)
@@ -23,6 +25,7 @@ class Part:
     taken: int = 0
     done: int = 0
     dead: int = 0
+    expired: int = 0
     #: How many of the taken belong to the claim that has no outcome yet.
     claimed: int = 0
     #: False until what is open, and what a dead owner had in hand, is known.
@@ -31,34 +34,51 @@ class Part:
     suspect_upto: int = 0
     #: Records that were fetched and not claimed yet, in order.
     waiting: deque[Reading] = field(default_factory=deque[Reading])
-    #: Rows whose id is taken by other content; they become dead letters with the next outcome.
-    conflicts: list[Row] = field(default_factory=list[Row])
+    #: Dead letters that no handler has made (conflicts, what retention has eaten), for the next transaction.
+    buried: list[DeadLetter] = field(default_factory=list[DeadLetter])
+    #: Has something changed that is to be written down without an outcome?
+    changed: bool = False
+    #: Were attempts noted in the index since it was last told what is closed?
+    tried: bool = False
     #: Rows of the open offsets, by number.
     rows: dict[int, Row] = field(default_factory=dict[int, Row])
+    #: Of open offsets that were redriven, the offset of the dead letter.
+    letters: dict[int, int] = field(default_factory=dict[int, int])
+    #: How often the partition was given to a worker, this time included.
+    assigned: int = 1
+    #: The first command that is not carried out; and those that were fetched and are not.
+    commands: int = 0
+    asked: deque[Message] = field(default_factory=deque[Message])
 
     def copy(self) -> Part:
         """Return a copy to change until a transaction has committed; what is fetched is shared."""
-        return Part(
-            self.held.copy(),
-            self.partition,
-            self.start,
-            self.topic_id,
-            self.ranges.copy(),
-            self.taken,
-            self.done,
-            self.dead,
-            self.claimed,
-            self.ready,
-            self.suspect_upto,
-            self.waiting,
-            self.conflicts.copy(),
-            self.rows.copy(),
+        return replace(
+            self,
+            held=self.held.copy(),
+            ranges=self.ranges.copy(),
+            buried=self.buried.copy(),
+            rows=self.rows.copy(),
+            letters=self.letters.copy(),
         )
 
     def open(self, row: Row, entry: Open) -> None:
         """Keep an offset open, and its row at hand."""
         self.rows[entry.seq] = row
         self.held.add(entry)
+
+    def close(self, number: int) -> None:
+        """Forget an offset that is finished."""
+        self.held.close(number)
+        self.rows.pop(number, None)
+        self.letters.pop(number, None)
+
+    def skip_to(self, low: int, lost: int) -> None:
+        """Go on behind what was deleted before it was taken, of which so many were events."""
+        held = self.held
+        held.high = held.stored = held.claimed_after = number_of(self.partition, low - 1)
+        self.taken += lost
+        self.expired += lost
+        self.changed = True
 
     def position(self, clock: Clock) -> Position:
         """Return what the ledger is to say.
@@ -79,6 +99,7 @@ class Part:
                 one.attempt.generation,
                 one.attempt.errors,
                 now_us + (one.due_ns - now_ns) // 1000 if one.due_ns > now_ns else 0,
+                self.letters.get(one.seq, -1),
             )
             for one in sorted(held.open.values(), key=lambda one: one.seq)
             if one.seq <= high
@@ -92,6 +113,9 @@ class Part:
             taken=taken,
             done=self.done,
             dead=self.dead,
+            assigned=self.assigned,
+            commands=self.commands,
+            expired=self.expired,
         )
 
     def version_of(self, offset: int) -> str:
@@ -112,4 +136,7 @@ def part_of(partition: int, place: int, epoch: int, position: Position) -> Part:
         position.taken,
         position.done,
         position.dead,
+        position.expired,
+        assigned=position.assigned + 1,
+        commands=position.commands,
     )

@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from headrace.codec.ledger import POSITION, Position, read_position
+from headrace import errors
+from headrace.codec.ledger import FORM, POSITION, Position, read_position
 from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Topic, coded
 from headrace.journal.kafka.fetch import Fetcher
-from headrace.ports import Clock
+from headrace.ports import World
 
 _log = logging.getLogger("headrace.journal")
 
 #: Records of one burst: the first is waited for, the others are those that are there.
 BURST = 500
 WAIT_S = 0.1
+#: What a worker calls itself in its groups, with its pid: `headrace status` shows who has what.
+CLIENT = "headrace"
 #: Bytes that librdkafka fetches ahead.
 AHEAD_KIB = 16_384
 #: How long the thread may be away from the group (a rebalance reads ledgers): heartbeats go on meanwhile.
 AWAY_MS_MAX = 300_000
+#: The last position of a ledger is looked for in so many records first.
+LAST_RECORDS = 200
 LEAVING_S_MAX = 2.0
 #: How often it is noted where partitions end.
 ENDS_S = 1.0
+
+
+#: Partition n of the source and of the commands go to one owner: nothing else but `range` sees to that.
+_BY_BROKER = {"group.protocol": "consumer", "group.remote.assignor": "range"}
+
+
+def _classic(lease_ms: int) -> dict[str, Any]:
+    """Return settings for a group that its members balance; with KIP-848 the time is the broker's."""
+    return {"partition.assignment.strategy": "range", "session.timeout.ms": lease_ms}
 
 
 class Start(NamedTuple):
@@ -36,6 +51,18 @@ class Start(NamedTuple):
     partition: int
     epoch: int
     position: Position
+    #: The first offset that the topic still has.
+    low: int
+    #: True for a subscription that has not written down anything yet.
+    new: bool
+
+
+class Own(NamedTuple):
+    """The topics of a subscription, partitioned like its source."""
+
+    ledger: str
+    #: What persons have decided about dead letters.
+    commands: str
 
 
 class Events(NamedTuple):
@@ -62,13 +89,14 @@ class Poller:
         cluster: Cluster,
         group: str,
         topic: Topic,
-        ledger: str,
+        own: Own,
         events: Events,
-        clock: Clock,
+        world: World,
         *,
         lease_ms: int,
     ) -> None:
         config: dict[str, Any] = {
+            "client.id": f"{CLIENT}-{os.getpid()}",
             **cluster.config,
             "group.id": group,
             "enable.auto.commit": False,
@@ -77,21 +105,26 @@ class Poller:
             "fetch.wait.max.ms": 10,
             "queued.max.messages.kbytes": AHEAD_KIB,
             "max.poll.interval.ms": AWAY_MS_MAX,
-            # With the protocol of KIP-848 it is the broker's.
-            **(
-                {} if cluster.config.get("group.protocol") == "consumer" else {"session.timeout.ms": lease_ms}
-            ),
+            **(_BY_BROKER if cluster.by_broker else _classic(lease_ms)),
         }
         self._address = cluster.address
-        self._topic, self._ledger = topic, ledger
+        self._topic, self._own = topic, own
         self._consumer = Consumer(config)
-        self._fetcher = Fetcher(cluster, group, clock)
+        #: With KIP-848 partitions come and go one by one, else all are given up first at every change.
+        self._one_by_one = cluster.by_broker
+        self._fetcher = Fetcher(cluster, group, world.clock)
+        self._faults = world.faults
         self._events, self._loop = events, asyncio.get_running_loop()
         self._latest = False
         self._stopped = threading.Event()
         self._mine: set[int] = set()
+        #: Partitions of the commands: given, and read (which begins with the partition of the source).
+        self._given: set[int] = set()
+        self._heard: set[int] = set()
+        #: The first command of each partition that is not carried out yet.
+        self._commands: dict[int, int] = {}
         self._paused = False
-        self._clock, self._look_ns = clock, 0
+        self._clock, self._look_ns = world.clock, 0
         #: The offset that the next record of each partition gets, as the brokers have told last.
         self.ends: dict[int, int] = {}
         #: Set by the loop: enough is waiting.
@@ -120,7 +153,7 @@ class Poller:
     def _run(self) -> None:
         try:
             self._consumer.subscribe(
-                [self._topic.name],
+                [self._topic.name, self._own.commands],
                 on_assign=self._on_assign,
                 on_revoke=self._on_revoke,
                 on_lost=self._on_lost,
@@ -163,64 +196,121 @@ class Poller:
         if not found:
             return
         found += self._consumer.consume(BURST, 0)
-        records: list[Message] = []
+        records, eaten = list[Message](), set[int]()
         for message in found:
             error = message.error()
             if error is None:
                 records.append(message)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library names it so
+                eaten.add(message.partition() or 0)
             elif not error.retriable():
                 self._tell(self._events.failed, coded(error, self._address))
         if records:
             self._tell(self._events.records, records)
+        if eaten:
+            self._take_again(eaten)
 
     # --- assignments --------------------------------------------------------------------------
 
     def _on_assign(self, consumer: Consumer, given: Sequence[TopicPartition]) -> None:
         self.metadata = consumer.consumer_group_metadata()
-        partitions = [one.partition for one in given if one.topic == self._topic.name]
+        self._given |= {one.partition for one in given if one.topic == self._own.commands}
+        self._begin(consumer, [one.partition for one in given if one.topic == self._topic.name])
+
+    def _begin(self, consumer: Consumer, partitions: Iterable[int]) -> None:
+        """Read partitions from where the ledger says, and the commands that belong to them."""
         starts = [self._start_of(consumer, partition) for partition in partitions]
-        self._mine = set(partitions)
-        self._paused = False
-        where = [TopicPartition(self._topic.name, one.partition, one.position.high + 1) for one in starts]
-        consumer.assign(where)
+        where = [
+            TopicPartition(self._topic.name, one.partition, max(one.position.high + 1, one.low))
+            for one in starts
+        ]
+        self._commands |= {one.partition: one.position.commands for one in starts}
+        self._mine |= {one.partition for one in starts}
+        new = (self._mine & self._given) - self._heard
+        self._heard |= new
+        where += [
+            TopicPartition(self._own.commands, partition, self._commands[partition]) for partition in new
+        ]
+        if self._one_by_one:
+            consumer.incremental_assign(where)
+        else:
+            consumer.assign(where)
+        self._paused = not self.full  # what came is not paused, what stayed may be
         if starts:
             self._tell(self._events.assigned, starts)
+
+    def _take_again(self, eaten: set[int]) -> None:
+        """Begin once more where retention was quicker than the worker.
+
+        What is in hand is dropped with the old assignment.  On the classic protocol all begin again, because
+        partitions cannot be given to the library one by one.
+        """
+        again = eaten & self._mine if self._one_by_one else set(self._mine)
+        _log.warning("%s: retention has eaten events before they were handled", self._topic.name)
+        taken = [TopicPartition(self._topic.name, partition) for partition in again]
+        with self.committing:
+            self._give_up(taken)
+        heard = [TopicPartition(self._own.commands, partition) for partition in again & self._heard]
+        self._heard -= again
+        self._unassign(self._consumer, taken + heard)
+        self._begin(self._consumer, again)
 
     def _start_of(self, consumer: Consumer, partition: int) -> Start:
         """Return how far the subscription has come, as its ledger says."""
         # The answer waits for transactions that are under way; after it the ledger is whole.
         consumer.committed([TopicPartition(self._topic.name, partition)], timeout=REQUEST_TIMEOUT_S)
-        position = self._read_ledger(partition)
-        if position is None:
-            low, high = self._fetcher.bounds(self._topic.name, partition)
-            start = high if self._latest else low
-            position = Position(high=start - 1, start=start, topic_id=self._topic.topic_id)
+        found = self._read_ledger(partition)
+        low, high = self._fetcher.bounds(self._topic.name, partition)
+        if found is not None and found.high >= high:
+            problem = f"{self._topic.name}/{partition} ends at {high}, but {found.high} was handled."
+            raise errors.JournalUnavailable(problem, path=self._address, hint="the brokers have lost records")
+        start = high if self._latest else low
+        position = found or Position(high=start - 1, start=start, topic_id=self._topic.topic_id)
+        self._faults.at("take.ledger")
         epoch = self.epochs[partition] = self.epochs.get(partition, 0) + 1
-        return Start(partition, epoch, position)
+        return Start(partition, epoch, position, low, new=found is None)
 
     def _read_ledger(self, partition: int) -> Position | None:
-        _, end = self._fetcher.bounds(self._ledger, partition)
-        found: Position | None = None
-        for message in self._fetcher.read(self._ledger, partition, 0, end):
-            if message.key() == POSITION:
-                found = read_position(message.value() or b"")
+        """Return the last position in the ledger: looked for at the end, then ever further back."""
+        first, end = self._fetcher.bounds(self._own.ledger, partition)
+        found, back = None, LAST_RECORDS
+        while found is None:
+            start = max(first, end - back)
+            for message in self._fetcher.read(self._own.ledger, partition, start, end):
+                if message.key() == POSITION:
+                    found = read_position(message.value() or b"")
+            if start == first:
+                break
+            back *= 8
+        if found is not None and found.form > FORM:
+            raise errors.JournalNewer(path=self._address, found=found.form, known=FORM)
         return found if found is not None and found.topic_id == self._topic.topic_id else None
 
     def _on_revoke(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
         with self.committing:
             self._give_up(taken)
         with suppress(TimeoutError, RuntimeError):  # else the next owner is careful where it need not be
-            leaving = self._events.leaving([one.partition for one in taken])
+            gone = [one.partition for one in taken if one.topic == self._topic.name]
+            leaving = self._events.leaving(gone)
             asyncio.run_coroutine_threadsafe(leaving, self._loop).result(LEAVING_S_MAX)
-        consumer.unassign()
+        self._unassign(consumer, taken)
 
     def _on_lost(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
         _log.warning("%s: the group went on without this worker; its results are dropped", self._topic.name)
         self._give_up(taken)
-        consumer.unassign()
+        self._unassign(consumer, taken)
+
+    def _unassign(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
+        if self._one_by_one:
+            consumer.incremental_unassign(list(taken))
+        else:
+            consumer.unassign()
 
     def _give_up(self, taken: Sequence[TopicPartition]) -> None:
-        partitions = [one.partition for one in taken]
+        silent = {one.partition for one in taken if one.topic == self._own.commands}
+        self._given -= silent
+        self._heard -= silent
+        partitions = [one.partition for one in taken if one.topic == self._topic.name]
         for partition in partitions:
             self.epochs[partition] = self.epochs.get(partition, 0) + 1
         self._mine -= set(partitions)

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from headrace import errors
 from headrace.journal.kafka.client import Cluster, coded
-from headrace.ports import Chance
+from headrace.ports import Chance, Faults, NoFaults
 from headrace.runtime.threads import Threads
 
 #: A transaction is opened when the handlers have finished; one that was left open ends after this long.
@@ -132,8 +132,9 @@ class Unsure(Exception):
 class Transactions:
     """Writes records and offsets of one subscription together or not at all, in a thread of its own."""
 
-    def __init__(self, cluster: Cluster, name: str, chance: Chance) -> None:
+    def __init__(self, cluster: Cluster, name: str, chance: Chance, faults: Faults | None = None) -> None:
         self._cluster, self._name, self._chance = cluster, name, chance
+        self._faults = faults or NoFaults()
         self._producer: Producer | None = None
         self._thread = Threads(1, f"headrace-commit-{name}")
 
@@ -162,16 +163,25 @@ class Transactions:
                 self._write(records, offsets, None)
             else:
                 with fence.lock:
-                    if not fence.holds():
-                        problem = "Partitions were given up while their outcome was under way."
-                        raise errors.JournalUnavailable(problem, path=self._cluster.address)
+                    self._check(fence)
                     self._write(records, offsets, fence.metadata)
         except KafkaException as fault:
-            self._give_up(fault)
+            self._give_up(fatal=fault.args[0].fatal())
             raise coded(fault, self._cluster.address) from fault
+        except (errors.JournalError, Unsure):
+            raise  # nothing was begun; or nobody knows how it ended
+        except BaseException:
+            self._give_up(fatal=False)
+            raise
+
+    def _check(self, fence: Fence) -> None:
+        if not fence.holds():
+            problem = "Partitions were given up while their outcome was under way."
+            raise errors.JournalUnavailable(problem, path=self._cluster.address)
 
     def _write(self, records: Sequence[Out], offsets: Sequence[TopicPartition], metadata: object) -> None:
         producer = self._producer or self._make()
+        self._faults.at("settle.begin")
         producer.begin_transaction()
         for topic, partition, key, value, headers in records:
             while True:
@@ -181,8 +191,10 @@ class Transactions:
                 except BufferError:
                     producer.poll(_POLL_S)
             producer.poll(0)
+        self._faults.at("settle.records")
         if offsets:
             producer.send_offsets_to_transaction(list(offsets), metadata)
+        self._faults.at("settle.offsets")
         for _ in range(COMMIT_TRIES_MAX):
             with _unless_again():
                 producer.commit_transaction(TRANSACTION_MS_MAX / 1000)
@@ -204,14 +216,13 @@ class Transactions:
         self._producer = producer
         return producer
 
-    def _give_up(self, fault: KafkaException) -> None:
+    def _give_up(self, *, fatal: bool) -> None:
         """Abort; where that cannot be either, begin with a new producer."""
-        error: KafkaError = fault.args[0]
         producer = self._producer
         if producer is None:
             return
         self._producer = None
-        if not error.fatal():
+        if not fatal:
             with suppress(KafkaException):
                 producer.abort_transaction(TRANSACTION_MS_MAX / 1000)
                 self._producer = producer

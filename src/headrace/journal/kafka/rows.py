@@ -31,6 +31,14 @@ def offset_of(number: int) -> int:
     return number >> PARTITION_BITS
 
 
+def partition_of(number: int) -> int:
+    """Return the partition of a row's number."""
+    return number & (PARTITIONS_MAX - 1)
+
+
+#: Headers of dead letters that say why begin like this; all others are those of the event.
+DEAD_PREFIX = "dead_"
+
 #: An emitted event, until the transaction that writes it: place, id, depth, envelope, payload.  A plain
 #: tuple, by which the pipeline knows one event from a list of them.
 Emitted = tuple[int, bytes, int, Head, bytes]
@@ -41,6 +49,13 @@ class Unreadable:
     """Stands in a row in place of an envelope that cannot be read."""
 
     problem: str
+    #: What stands in the record's key and headers.
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Gone(Unreadable):
+    """Stands in a row in place of the envelope of a record that is not there any more."""
 
 
 class Stamps:
@@ -64,6 +79,10 @@ class Stamps:
         """Return the stamp of a number."""
         return self._stamps[number] if number < len(self._stamps) else None
 
+    def sources(self) -> set[str]:
+        """Return who has published what was read here."""
+        return {stamp.source for stamp in self._stamps}
+
     def headers(self, event_id: bytes, depth: int, head: Head) -> list[tuple[str, bytes]]:
         """Return the headers of an event."""
         return write_head(event_id, depth, head, self._headers[head.stamp])
@@ -84,24 +103,31 @@ class Rows:
 
     def read(self, message: Message) -> Reading:
         """Return a record as a row; one that cannot be read has `Unreadable` in place of its envelope."""
-        partition, offset = int(message.partition() or 0), int(message.offset() or 0)
-        record = Record(
-            self._topic.name,
-            self._topic.topic_id,
-            partition,
-            offset,
-            message.timestamp()[1],
-            _bytes(message.key()),
-            _bytes(message.value()),
-            _headers(message.headers()),
-        )
+        return self._read(message, int(message.offset() or 0), headers_of(message))
+
+    def restore(self, message: Message, offset: int) -> Reading:
+        """Return the event of a dead letter, as it was at its offset."""
+        headers = [one for one in headers_of(message) if not one[0].startswith(DEAD_PREFIX)]
+        return self._read(message, offset, headers)
+
+    def gone(self, partition: int, offset: int) -> Row:
+        """Return a row in place of a record that is not there any more."""
+        event_id = id_at(self._topic.topic_id, partition, offset)
+        missing = Gone("The topic does not hold it any more.")
+        return (number_of(partition, offset), self._place | partition, event_id, b"", 0, missing, b"")
+
+    def _read(self, message: Message, offset: int, headers: list[tuple[str, bytes | None]]) -> Reading:
+        partition, key = int(message.partition() or 0), _bytes(message.key())
+        topic, time_ms, value = self._topic, message.timestamp()[1], _bytes(message.value())
+        record = Record(topic.name, topic.topic_id, partition, offset, time_ms, key, value, headers)
         number, place = number_of(partition, offset), self._place | partition
         try:
             found = read_record(record, self._default)
         except ValueError as fault:
             event_id = id_at(self._topic.topic_id, partition, offset)
             body = record.value or b""
-            unread: Row = (number, place, event_id, b"", 0, Unreadable(str(fault)), body)
+            problem = Unreadable(str(fault), key, tuple(headers))
+            unread: Row = (number, place, event_id, b"", 0, problem, body)
             return Reading(unread, Seen(event_id, offset, 0, event_id, 0))
         head = found.head
         head.stamp = self._stamps.number(found.stamp)
@@ -112,7 +138,9 @@ class Rows:
         return Reading(row, seen)
 
 
-def _headers(given: Any) -> list[tuple[str, bytes | None]]:
+def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a record, in order."""
+    given: Any = message.headers()
     return [(name, _bytes(value)) for name, value in given or ()]
 
 

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from confluent_kafka import Message
+from confluent_kafka import Message, TopicPartition
 
 from headrace import errors
-from headrace.codec.ledger import OpenEntry
+from headrace.codec.ledger import POSITION, OpenEntry, write_position
 from headrace.journal.held import Open
+from headrace.journal.kafka.decisions import Decisions
 from headrace.journal.kafka.deliver import Deliveries
 from headrace.journal.kafka.log import Log
-from headrace.journal.kafka.outcome import key_of
+from headrace.journal.kafka.outcome import EXPIRED, key_of
+from headrace.journal.kafka.parents import Parents, Parked
 from headrace.journal.kafka.part import Part, part_of
-from headrace.journal.kafka.poll import Events, Poller, Start
-from headrace.journal.kafka.produce import Transactions
-from headrace.journal.kafka.rows import Reading, Rows, offset_of
-from headrace.ports import Attempt, OpenState, Subscription, Survey
-from headrace.ports.index import Claim, Tried
+from headrace.journal.kafka.poll import Events, Own, Poller, Start
+from headrace.journal.kafka.produce import Fence, Out, Transactions, Unsure
+from headrace.journal.kafka.rows import Gone, Rows, offset_of
+from headrace.ports import Attempt, DeadLetter, OpenState, Row, Subscription, Survey
+from headrace.ports.index import Bound, Tried
 
+_log = logging.getLogger("headrace.journal")
+
+#: A take-over that an outage has stopped goes on after this time.
+AGAIN_S = 0.5
 #: Records that may wait on the loop; beyond it the partitions are paused.
 WAITING_MAX = 4_096
-#: Beyond all offsets: everything of a partition is forgotten.
-_ALL = 1 << 62
+#: At least once: positions are committed so often.  What a crash has handled again is from this time.
+PAY_MS = 100.0
 
 
 class KafkaWorker:
@@ -60,6 +67,7 @@ class Share:
     def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, wish: Wish) -> None:
         self._log, self._index, self._clock = log, log.index, log.clock
         self._owner, self._lease_ms, self._wish = worker.name, worker.lease_ms, wish
+        self._subscription = subscription
         self._handler, self._topic = subscription.handler, subscription.topic
         self._fault: BaseException | None = None
         self._epochs: dict[int, int] = {}
@@ -70,9 +78,16 @@ class Share:
         self.transactions: Transactions
         #: Where outputs need no transaction.
         self.deliveries: Deliveries | None = None
-        self.ledger = ""
         self.rebalances = 0
+        self.own = Own("", "")
+        #: At least once: partitions (and their assignment) whose position is not committed yet, other records
+        #: of the ledger, and when that was done last.
+        self.unpaid: dict[int, int] = {}
+        self.owed: list[Out] = []
+        self._paid_ns = 0
         self.woken = asyncio.Event()
+        self.decisions: Decisions
+        self.parents = Parents(log, self.woken.set)
 
     async def join(self) -> None:
         """Join the group; from then on it is the group that gives and takes partitions."""
@@ -82,13 +97,12 @@ class Share:
             return
         log, group = self._log, self._log.group_of(self._handler)
         self._rows = log.rows_of(self._topic)
-        self.ledger = await log.ledger_of(self._handler, self._topic)
+        self.own = await log.own_of(self._handler, self._topic)
+        self.decisions = Decisions(log, self._subscription, self.own.ledger)
+        self.transactions = Transactions(log.cluster, group, log.chance, log.faults)
         events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
         topic = log.found(self._topic)
-        self.poller = Poller(
-            log.cluster, group, topic, self.ledger, events, self._clock, lease_ms=self._lease_ms
-        )
-        self.transactions = Transactions(log.cluster, group, log.chance)
+        self.poller = Poller(log.cluster, group, topic, self.own, events, log, lease_ms=self._lease_ms)
         # Counted on: under the same number an outcome of before would be taken for one of this membership.
         self.poller.epochs = self._epochs
         self.deliveries = Deliveries(log.cluster, group) if self._wish.at_least_once else None
@@ -102,6 +116,8 @@ class Share:
             self.transactions.close()
             if self.deliveries is not None:
                 self.deliveries.close()
+            await self.parents.close()
+            self._log.faults.at("release.committed")
         self.parts.clear()
 
     def check(self) -> None:
@@ -119,10 +135,57 @@ class Share:
         """Return how far behind the partitions held are, and how many nobody holds."""
         high = {part.partition: offset_of(part.held.high) for part in self.parts.values()}
         if self.poller is None or not high:
-            owned = await self._log.opened().assigned(self._log.group_of(self._handler), self._topic.name)
+            owned = await self._log.owned(self._handler, self._topic.name)
             return Survey({}, self._topic.partitions - len(owned))
         ends = self.poller.ends
         return Survey({at: max(0, ends[at] - high[at] - 1) for at in high if at in ends}, 0)
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    async def transact(
+        self, poller: Poller, records: list[Out], parts: Sequence[Part], offsets: list[TopicPartition]
+    ) -> None:
+        """Commit records with the positions of partitions and the group's offsets."""
+        for part in parts:
+            position = part.position(self._clock)
+            records.append(Out(self.own.ledger, part.partition, POSITION, write_position(position)))
+            offsets.append(TopicPartition(self._topic.name, part.partition, position.low()))
+        held = {part.partition: part.held.epoch for part in parts}
+
+        def holds() -> bool:
+            return all(poller.epochs.get(partition) == epoch for partition, epoch in held.items())
+
+        try:
+            fence = Fence(poller.committing, poller.metadata, holds)
+            await self.transactions.commit(records, offsets, fence)
+            self._log.faults.at("settle.committed")
+        except Unsure as fault:
+            await self.leave()  # the ledger says what stands, to whoever gets the partitions next
+            problem = "It is not known whether an outcome was committed: its partitions are read again."
+            raise errors.JournalUnavailable(problem, path=self._log.address) from fault
+
+    async def pay(self, *, late_ms: float = 0.0) -> None:
+        """At least once: commit the positions that outcomes have left behind, when they are so late.
+
+        It is not done with the outcome: what follows is there by then, and is not to be written again because
+        this fails.
+        """
+        now, poller = self._clock.boot_ns(), self.poller
+        if not self.unpaid or poller is None or now < self._paid_ns + late_ms * 1e6:
+            return
+        # What was given up meanwhile is handled again by whoever has it.
+        parts = [
+            part
+            for tp, epoch in self.unpaid.items()
+            if (part := self.parts.get(tp)) is not None and part.held.epoch == epoch
+        ]
+        numbers = {part.partition for part in parts}
+        owed = [one for one in self.owed if one.partition in numbers]
+        if parts:
+            await self.transact(poller, owed, parts, [])
+        self.unpaid.clear()
+        self.owed.clear()
+        self._paid_ns = now
 
     # --- told by the thread -------------------------------------------------------------------
 
@@ -130,12 +193,18 @@ class Share:
         """Note that what was claimed of partitions is not in the hand of somebody who died."""
         for partition in partitions:
             with suppress(errors.JournalError):
-                await self._index.finished(self._handler, partition, _ALL)
+                await self._index.hand_over(self._handler, partition, self._owner)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        fault = None if task.cancelled() else task.exception()
+        if fault is not None:  # no outage: whoever asks for events next has to know
+            self._failed(fault)
 
     def _assigned(self, starts: list[Start]) -> None:
         self.rebalances += 1
@@ -146,36 +215,73 @@ class Share:
 
     async def _take_over(self, starts: list[Start]) -> None:
         """Learn what is open in new partitions, and what an owner that died had in hand."""
-        try:
-            claims = {claim.partition: claim for claim in await self._index.claims(self._handler)}
-            for start in starts:
-                claim = claims.get(start.partition)
-                await self._begin(start, None if claim is None or claim.owner == self._owner else claim)
-        except errors.JournalError as fault:
-            self._failed(fault)
-        self.woken.set()
+        for start in starts:
+            while self._has(start):
+                try:
+                    await self._begin(start)
+                    break
+                except errors.JournalError as fault:  # told, and tried again as long as it is ours
+                    self._failed(fault)
+                await self._clock.sleep(AGAIN_S)
+            self.woken.set()
 
-    async def _begin(self, start: Start, claim: Claim | None) -> None:
-        tp = self._log.place(self._topic, start.partition)
-        tried = {one.offset: one for one in await self._index.tried(self._handler, start.partition)}
+    def _has(self, start: Start) -> bool:
+        """Return whether a partition is still held under the assignment with which it came."""
+        part = self.parts.get(self._log.place(self._topic, start.partition))
+        return part is not None and part.held.epoch == start.epoch
+
+    async def _begin(self, start: Start) -> None:
+        """Find out what is open and what is lost of a partition; it is not worked before that is known."""
+        partition, position = start.partition, start.position
+        claim = await self._index.take_over(self._handler, partition, self._owner)
+        self._log.faults.at("take.claim")
+        await self._index.finished(self._handler, partition, position.low())
+        tried = {one.offset: one for one in await self._index.tried(self._handler, partition)}
         opened = [
-            (entry, await self._log.read_one(self._rows, self._topic, start.partition, entry.offset))
-            for entry in start.position.open
+            (entry, await self.decisions.reopened(partition, entry.offset, entry.letter))
+            for entry in position.open
         ]
-        part = self.parts.get(tp)
-        if part is None or part.held.epoch != start.epoch:
+        lost = await self._lost(start)
+        if not self._has(start):
             return  # given up meanwhile
-        for entry, reading in opened:
-            if reading is not None:
-                self._reopen(part, entry, reading, tried.get(entry.offset), died=claim is not None)
+        part = self.parts[self._log.place(self._topic, partition)]
+        for entry, row in opened:
+            self._reopen(part, entry, row, tried.get(entry.offset), died=claim is not None)
+        if lost is not None:
+            part.skip_to(start.low, lost)
         if claim is not None:
             part.suspect_upto = claim.upto
+        part.changed |= start.new  # where it began stands from now on, whatever becomes of the topic
+        self._log.faults.at("take.ready")
         part.ready = True
 
-    def _reopen(
-        self, part: Part, entry: OpenEntry, reading: Reading, known: Tried | None, *, died: bool
-    ) -> None:
+    async def _lost(self, start: Start) -> int | None:
+        """Return how many events were deleted before they were taken, as far as the index knows of them."""
+        after = start.position.high + 1
+        if after >= start.low:
+            return None
+        bound = Bound(start.partition, after, start.low)
+        (count,) = await self._index.view.counts(self._log.found(self._topic).topic_id, [bound])
+        _log.warning(
+            "%s: offsets %d to %d of partition %d were deleted before they were handled; %d events expired",
+            self._handler, after, start.low - 1, start.partition, count,
+        )  # fmt: skip
+        return count
+
+    async def take_over(self, part: Part) -> None:
+        """Have the claims of this worker count, and know what another has in hand who did not hand over."""
+        claim = await self._index.take_over(self._handler, part.partition, self._owner)
+        if claim is not None:
+            part.suspect_upto = max(part.suspect_upto, claim.upto)
+
+    def _reopen(self, part: Part, entry: OpenEntry, row: Row, known: Tried | None, *, died: bool) -> None:
         attempt = Attempt(entry.number, entry.crashes, entry.generation, entry.errors)
+        if isinstance(row[5], Gone):
+            where = f"partition {part.partition}, offset {entry.offset}"
+            fault = errors.EventExpired(where=where, topic=self._topic.name)
+            part.buried.append(DeadLetter(row, EXPIRED, fault.code, str(fault), "", attempt))
+            part.changed = True
+            return
         state = OpenState(entry.state)
         if known is not None:
             number, crashes = max(attempt.number, known.number), max(attempt.crashes, known.crashes)
@@ -184,8 +290,16 @@ class Share:
             state, attempt = OpenState.RETRY, attempt._replace(crashes=attempt.crashes + died)
         wait_ns = max(0, entry.due_us - self._clock.wall_us()) * 1000
         due_ns = self._clock.boot_ns() + wait_ns if wait_ns else 0
-        row = reading.row
         part.open(row, Open(row[0], state, attempt, due_ns, key_of(row)))
+        if state is OpenState.PARKED:
+            self.parents.search([Parked(row[1], part.held.epoch, row)])
+        if entry.letter >= 0:
+            part.letters[row[0]] = entry.letter
+
+    def _command(self, message: Message) -> None:
+        part = self.parts.get(self._log.place(self._topic, message.partition() or 0))
+        if part is not None and (message.offset() or 0) >= part.commands:
+            part.asked.append(message)
 
     def _gone(self, partitions: list[int]) -> None:
         self.rebalances += 1
@@ -199,6 +313,9 @@ class Share:
 
     def _records(self, messages: list[Message]) -> None:
         for message in messages:
+            if message.topic() == self.own.commands:
+                self._command(message)
+                continue
             reading = self._rows.read(message)
             part = self.parts.get(reading.row[1])
             if part is not None and reading.row[0] > part.held.high:

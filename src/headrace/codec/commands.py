@@ -1,0 +1,63 @@
+"""What is asked of a journal on Kafka, as records: JSON, so that people can read what was decided when."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Offer(msgspec.Struct, tag_field="command", tag="offer", omit_defaults=True):
+    """A worker can run a version of a handler; one never offered before becomes the active one."""
+
+    handler: str
+    declared: str
+    at_us: int
+    model: str | None = None
+    digest: str | None = None
+    model_declared: str | None = None
+
+
+class Activate(msgspec.Struct, tag_field="command", tag="activate", omit_defaults=True):
+    """Somebody made a known version the active one; it is named by what it is made of."""
+
+    handler: str
+    declared: str
+    at_us: int
+    model: str | None = None
+    digest: str | None = None
+
+
+VersionCommand = Offer | Activate
+
+
+class Decide(msgspec.Struct, tag_field="command", tag="decide"):
+    """Somebody wants a dead letter redriven or dropped; its partition is that of the record."""
+
+    #: ``redriven`` or ``dropped``.
+    fate: str
+    #: Offset of the event, and how often it had been redriven before it died.
+    offset: int
+    generation: int
+    #: Offset of the dead letter.
+    letter: int
+    at_us: int
+
+
+write_command = msgspec.json.Encoder().encode
+_versions = msgspec.json.Decoder(VersionCommand)
+_decisions = msgspec.json.Decoder(Decide)
+
+
+def read_version_command(value: bytes) -> VersionCommand | None:
+    """Return a command about versions, or ``None`` for a record that is none: it has no effect anywhere."""
+    try:
+        return _versions.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def read_decision(value: bytes) -> Decide | None:
+    """Return a command about a dead letter, or ``None`` for a record that is none: it has no effect."""
+    try:
+        return _decisions.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,139 @@
+"""What persons have decided about dead letters, carried out by the owner of the partition.
+
+A decision is a record of the subscription's topic of commands, so that what it leads to is one transaction
+with an input offset, like any other: the event is open again, or the letter put away; the ledger says which,
+and that the command is done.  The answer to a command that cannot be followed is in the ledger, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import Message
+
+from headrace.codec.commands import Decide, read_decision
+from headrace.codec.ledger import FATE, Fate, fate_key, offset_in, read_fate, write_fate
+from headrace.journal.held import Open
+from headrace.journal.kafka.log import Log
+from headrace.journal.kafka.outcome import DEAD_SUFFIX, EXPIRED, key_of
+from headrace.journal.kafka.part import Part
+from headrace.journal.kafka.produce import Out
+from headrace.journal.kafka.rows import DEAD_PREFIX, headers_of, number_of
+from headrace.ports import Attempt, OpenState, Row, Subscription
+
+#: Commands of one transaction: enough to share it, few enough that others do not wait for long.
+COMMANDS_MAX = 100
+REDRIVEN, DROPPED = "redriven", "dropped"
+
+
+class Decision(NamedTuple):
+    """One command, and what follows from it."""
+
+    command: Decide
+    fate: Fate
+    #: The event that is open again; ``None`` where there is none.
+    row: Row | None
+
+
+class Plan(NamedTuple):
+    """Commands of one partition that can be carried out together."""
+
+    decisions: Sequence[Decision]
+    #: How many records of the topic of commands they are, and the first offset beyond.
+    records: int
+    upto: int
+
+    def redriven(self) -> list[int]:
+        """Return the offsets that are open again."""
+        return [one.command.offset for one in self.decisions if one.row is not None]
+
+    def apply(self, part: Part, ledger: str) -> Iterator[Out]:
+        """Change the partition; yield what the ledger is to say of each letter."""
+        for command, fate, row in self.decisions:
+            if row is not None:
+                attempt = Attempt(0, generation=command.generation + 1)
+                part.open(row, Open(row[0], OpenState.REDRIVEN, attempt, 0, key_of(row)))
+                part.letters[row[0]] = command.letter
+                part.dead -= 1
+            yield Out(ledger, part.partition, fate_key(command.offset), write_fate(fate))
+        part.commands = self.upto
+
+
+class Decisions:
+    """Reads what a plan needs: the letters, what became of them before, and their events."""
+
+    def __init__(self, log: Log, subscription: Subscription, ledger: str) -> None:
+        self._log, self._ledger = log, ledger
+        self._handler, self._topic = subscription.handler, subscription.topic
+        self._rows = log.rows_of(subscription.topic)
+
+    async def plan(self, part: Part) -> Plan:
+        """Return what the commands at hand lead to."""
+        messages = list(part.asked)[:COMMANDS_MAX]
+        fates = await self._fates(part.partition)
+        decisions: list[Decision] = []
+        for message in messages:
+            command = read_decision(message.value() or b"")
+            if command is not None:
+                decision = await self._decide(part, command, fates.get(command.offset, Fate()))
+                fates[command.offset] = decision.fate
+                decisions.append(decision)
+        return Plan(decisions, len(messages), (messages[-1].offset() or 0) + 1)
+
+    async def _fates(self, partition: int) -> dict[int, Fate]:
+        found: dict[int, Fate] = {}
+        for message in await self._log.read_on(self._ledger, partition, 0):
+            key = message.key()
+            offset = offset_in(key, FATE) if isinstance(key, bytes) else None
+            if offset is not None:
+                found[offset] = read_fate(message.value() or b"")
+        return found
+
+    async def _decide(self, part: Part, command: Decide, known: Fate) -> Decision:
+        letter = await self._log.read_one(self._topic.name + DEAD_SUFFIX, part.partition, command.letter)
+        now_us = self._log.clock.wall_us()
+        problem = self._problem(part, command, known, letter)
+        row = None
+        if not problem and command.fate == REDRIVEN:
+            row = await self.event(part.partition, command.offset, letter)
+        if problem:
+            # What was decided before stands; the last refusal stands beside it, for whoever asks why.
+            return Decision(command, Fate(known.generation, known.fate, problem, now_us), None)
+        return Decision(command, Fate(command.generation, command.fate, "", now_us), row)
+
+    def _problem(self, part: Part, command: Decide, known: Fate, letter: Message | None) -> str:
+        """Return why a command is not followed, or an empty string."""
+        told = {} if letter is None else dict(headers_of(letter))
+        said = tuple(told.get(DEAD_PREFIX + name, b"") for name in ("handler", "offset", "generation"))
+        wanted = (self._handler, str(command.offset), str(command.generation))
+        before = known.of(command.generation)
+        reasons = (
+            (letter is None or said != tuple(map(str.encode, wanted)), "there is no such dead letter"),
+            (told.get(f"{DEAD_PREFIX}reason") == EXPIRED.encode(), "nobody has its event any more"),
+            (command.fate not in (REDRIVEN, DROPPED), f"{command.fate!r} is nothing that can be done"),
+            (before != "", f"it was {before} before"),
+            (
+                told.get(f"{DEAD_PREFIX}topic") != part.topic_id.hex().encode(),
+                "its topic was deleted and made again; publish the payload anew",
+            ),
+            # Nothing but this worker closes offsets, so that is a letter of which the ledger knows nothing.
+            (number_of(part.partition, command.offset) in part.held.open, "its event is open already"),
+        )
+        return next((text for applies, text in reasons if applies), "")
+
+    async def event(self, partition: int, offset: int, letter: Message | None) -> Row:
+        """Return an event that was dead: from its topic, or from its letter once retention has eaten it."""
+        found = await self._log.read_one(self._topic.name, partition, offset)
+        if found is not None:
+            return self._rows.read(found).row
+        if letter is not None:
+            return self._rows.restore(letter, offset).row
+        return self._rows.gone(partition, offset)
+
+    async def reopened(self, partition: int, offset: int, letter: int) -> Row:
+        """Return an event that is open; one that nobody has any more is `Gone`."""
+        found = None
+        if letter >= 0:
+            found = await self._log.read_one(self._topic.name + DEAD_SUFFIX, partition, letter)
+        return await self.event(partition, offset, found)

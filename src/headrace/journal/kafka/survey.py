@@ -1,0 +1,245 @@
+"""What there is of a journal on Kafka: its topics, and how far each subscription has come by its ledger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from confluent_kafka import Message
+
+from headrace import errors
+from headrace.codec.ledger import EXCEPTION, POSITION, Position, read_position
+from headrace.journal.kafka.client import Topic
+from headrace.journal.kafka.log import OWN, Log
+from headrace.journal.kafka.rows import Reading
+from headrace.journal.kafka.spans import At, Bounds, Span, Spans
+from headrace.journal.kafka.versions import VERSIONS, Known
+from headrace.ports.index import Claim, Stretch
+from headrace.ports.upkeep import Progressed
+
+_LEDGER = re.compile(rf"{OWN}\.(.+)\.ledger")
+#: The last record of a partition is looked for in so many offsets, then in eight times as many, and so on.
+LAST_OFFSETS = 200
+#: Throughput is that of the last seconds, as the times of ledger records tell.
+RATE_S = 10.0
+#: An index that is set back again and again while it is filled: after so many times somebody should know.
+FILLS_MAX = 20
+
+
+class Catalogue(NamedTuple):
+    """The topics of a journal."""
+
+    #: Those that hold events, by name.
+    topics: dict[str, Topic]
+    #: The ledger topics, by handler.
+    ledgers: dict[str, Topic]
+    #: All topics that this user may see, by the cluster's id.
+    everything: dict[bytes, Topic]
+
+    def partitions(self) -> list[At]:
+        """Return the partitions of the topics that hold events."""
+        return [(one.name, partition) for one in self.topics.values() for partition in range(one.partitions)]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One subscription, as its ledger says."""
+
+    handler: str
+    topic: Topic
+    #: One for each partition, also where nothing was written down yet.
+    positions: dict[int, Position] = field(default_factory=dict[int, Position])
+    #: By partition and offset: which version has finished it, where that is not its range's.
+    exceptions: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+    events_per_s: float = 0.0
+
+    def claimed(self, claims: Iterable[Claim]) -> dict[int, int]:
+        """Return the first offset, by partition, beyond what is in hand and has no outcome yet."""
+        mine = {one.partition: one.upto for one in claims if one.subscription == self.handler}
+        return {
+            partition: max(mine.get(partition, 0), position.high + 1)
+            for partition, position in self.positions.items()
+        }
+
+
+class Survey:
+    """Looks at topics and ledgers, and brings the index up to the present."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.spans = Spans(log.cluster, OWN, log.clock)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self.spans.close()
+
+    async def known(self) -> Known:
+        """Return the versions; a journal that no worker has ever served has none."""
+        if await self.log.opened().find(VERSIONS) is None:
+            return Known()
+        return await self.log.versions.catch_up()
+
+    async def catalogue(self) -> Catalogue:
+        """Return the topics: those that apps have used, and those that subscriptions are about."""
+        everything = await self.log.opened().topics()
+        used = await self.log.index.view.topics()
+        ledgers = {found[1]: one for one in everything if (found := _LEDGER.fullmatch(one.name))}
+        topics = {one.name: one for one in everything if one.topic_id in used}
+        return Catalogue(topics, ledgers, {one.topic_id: one for one in everything})
+
+    # --- ledgers ------------------------------------------------------------------------------
+
+    async def ledgers(self, catalogue: Catalogue, *, whole: bool = False) -> list[Ledger]:
+        """Return the subscriptions, by handler; with the exceptions to their version ranges if wanted."""
+        topics = catalogue.ledgers
+        handlers = {topic.name: handler for handler, topic in topics.items()}
+        records = await (self._whole if whole else self._lasts)(topics.values())
+        by_handler: dict[str, list[Message]] = {handler: [] for handler in sorted(topics)}
+        for message in records:
+            by_handler[handlers[message.topic() or ""]].append(message)
+        found: list[Ledger] = []
+        for handler, messages in by_handler.items():
+            topic = await self._topic_of(catalogue, handler, messages)
+            if topic is not None:
+                found.append(await self._ledger(handler, topic, messages))
+        return found
+
+    async def lost(self, catalogue: Catalogue) -> list[str]:
+        """Return the handlers whose topic the cluster does not have any more."""
+        records = await self._lasts(catalogue.ledgers.values())
+        last = {one.topic() or "": read_position(one.value() or b"").topic_id for one in records}
+        return sorted(
+            handler
+            for handler, topic in catalogue.ledgers.items()
+            if topic.name in last and last[topic.name] not in catalogue.everything
+        )
+
+    async def _topic_of(self, catalogue: Catalogue, handler: str, messages: list[Message]) -> Topic | None:
+        """Return what a subscription is about: by its ledger, else by what its members have."""
+        ids = [read_position(one.value() or b"").topic_id for one in messages if one.key() == POSITION]
+        found = catalogue.everything.get(ids[-1]) if ids else None
+        if found is not None:
+            if found.name not in catalogue.topics:  # the index is new, and nobody has told it yet
+                catalogue.topics[found.name] = found
+                await self.log.index.view.know(found.topic_id, found.name)
+            return found
+        group = self.log.group_of(handler)
+        members = (await self.log.opened().members([group]))[group]
+        names = {name for member in members for name, _ in member.partitions} & catalogue.topics.keys()
+        return catalogue.topics[min(names)] if names else None
+
+    async def _ledger(self, handler: str, topic: Topic, messages: list[Message]) -> Ledger:
+        ledger = Ledger(handler, topic)
+        told: dict[int, list[tuple[int, Position]]] = {}
+        for message in messages:
+            partition, key = message.partition() or 0, message.key()
+            if key == POSITION:
+                position = read_position(message.value() or b"")
+                if position.topic_id == topic.topic_id:
+                    told.setdefault(partition, []).append((message.timestamp()[1], position))
+            elif isinstance(key, bytes) and key.startswith(EXCEPTION):
+                offset = int(key.removeprefix(EXCEPTION))
+                ledger.exceptions[partition, offset] = (message.value() or b"").decode(errors="replace")
+        now_ms = self.log.clock.wall_us() // 1000
+        ledger.events_per_s = sum(_rate(records, now_ms) for records in told.values())
+        silent = [(topic.name, partition) for partition in range(topic.partitions) if partition not in told]
+        begins = await self.spans.bounds(silent)
+        for partition in range(topic.partitions):
+            if partition in told:
+                ledger.positions[partition] = told[partition][-1][1]
+            else:
+                low = begins[topic.name, partition].low
+                ledger.positions[partition] = Position(low - 1, low, topic.topic_id)
+        return ledger
+
+    async def _whole(self, topics: Iterable[Topic]) -> list[Message]:
+        """Return the position of each partition, and all exceptions: what compaction would leave."""
+        where = await self.spans.bounds([(one.name, at) for one in topics for at in range(one.partitions)])
+        found: dict[tuple[At, bytes], Message] = {}
+        async with self.spans.reading([Span(*at, *bounds) for at, bounds in where.items()]) as bursts:
+            async for burst in bursts:
+                for message in burst:
+                    key = message.key()
+                    at = (message.topic() or "", message.partition() or 0)
+                    found[at, key if isinstance(key, bytes) else b""] = message
+        return list(found.values())
+
+    async def _lasts(self, topics: Iterable[Topic]) -> list[Message]:
+        """Return the last records of ledgers, those of each partition in order, its position among them."""
+        where = await self.spans.bounds([(one.name, at) for one in topics for at in range(one.partitions)])
+        found: list[Message] = []
+        offsets = LAST_OFFSETS
+        while where:
+            records = await self.spans.last(where, offsets)
+            positions = {
+                (one.topic() or "", one.partition() or 0) for one in records if one.key() == POSITION
+            }
+            done = {at for at, one in where.items() if at in positions or one.end - offsets <= one.low}
+            found += [one for one in records if (one.topic() or "", one.partition() or 0) in done]
+            where = {at: bounds for at, bounds in where.items() if at not in done}
+            offsets *= 8
+        return [one for one in found if one.key() == POSITION]
+
+    # --- the index ----------------------------------------------------------------------------
+
+    async def fill(
+        self, topics: Iterable[Topic], progressed: Progressed = lambda _done, _total: None
+    ) -> dict[At, Bounds]:
+        """Index topics up to the end that they have now, and return their bounds."""
+        wanted = {one.name: one for one in topics}
+        where = [(one.name, at) for one in wanted.values() for at in range(one.partitions)]
+        bounds = await self.spans.bounds(where)
+        for _ in range(FILLS_MAX):
+            try:
+                await self._fill(wanted, bounds, progressed)
+            except errors.IndexGap:  # set back, or forgotten to be made again, meanwhile
+                continue
+            return bounds
+        problem = "The index is set back again and again while it is filled."
+        raise errors.JournalUnavailable(problem, path=self.log.index.address)
+
+    async def _fill(
+        self, topics: Mapping[str, Topic], bounds: Mapping[At, Bounds], progressed: Progressed
+    ) -> None:
+        indexed = await self.log.index.view.indexed()
+        reached = {at: indexed.get((topics[at[0]].topic_id, at[1]), 0) for at in bounds}
+        spans = [Span(*at, max(reached[at], one.low), one.end) for at, one in bounds.items()]
+        total = sum(one.end - one.start for one in spans)
+        rows = {name: self.log.reading(topic) for name, topic in topics.items()}
+        async with self.spans.reading(spans) as bursts:
+            async for burst in bursts:
+                found: dict[At, list[Reading]] = {}
+                for message in burst:
+                    at = (message.topic() or "", message.partition() or 0)
+                    found.setdefault(at, []).append(rows[at[0]].read(message))
+                ends = {at: readings[-1].seen.offset + 1 for at, readings in found.items()}
+                await self._index(topics, reached, ends, found)
+                progressed(total - sum(one.end - reached[one[:2]] for one in spans), total)
+        rest = {at: one.end for at, one in bounds.items() if reached[at] < one.end}
+        await self._index(topics, reached, rest, {})
+
+    async def _index(
+        self,
+        topics: Mapping[str, Topic],
+        reached: dict[At, int],
+        ends: Mapping[At, int],
+        found: Mapping[At, list[Reading]],
+    ) -> None:
+        """Index what was read, each partition up to an end, in one look for each topic."""
+        for name in sorted({name for name, _ in ends}):
+            topic_id = topics[name].topic_id
+            seen = {at: [one.seen for one in found.get(at, ())] for at in ends if at[0] == name}
+            stretches = [Stretch(topic_id, at[1], reached[at], ends[at], seen[at]) for at in seen]
+            await self.log.index.look("", stretches)
+        reached.update(ends)
+
+
+def _rate(records: list[tuple[int, Position]], now_ms: int) -> float:
+    """Return the events that a partition has closed a second, of late."""
+    since_ms = now_ms - RATE_S * 1000
+    before = [one for one in records if one[0] < since_ms]
+    (first_ms, first), (_, last) = (before or records)[-1 if before else 0], records[-1]
+    closed = (last.done + last.dead) - (first.done + first.dead)
+    return closed / max(1.0, (now_ms - max(first_ms, since_ms)) / 1000) if records[-1][0] >= since_ms else 0.0

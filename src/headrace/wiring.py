@@ -1,0 +1,97 @@
+"""Which parts the settings mean: the only place that names the concrete ones."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from headrace import errors
+from headrace.settings import Settings, path_of
+
+if TYPE_CHECKING:
+    from headrace.ports import Journal, World
+    from headrace.ports.index import Index
+    from headrace.ports.look import Desk, Look
+    from headrace.ports.upkeep import Upkeep
+
+_KAFKA = "kafka://"
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+def journal_of(settings: Settings, world: World) -> Journal:
+    """Return the journal that the settings name, not opened yet."""
+    clock, chance, faults = world.clock, world.chance, world.faults
+    if settings.journal.startswith(_KAFKA):
+        with _extra():
+            from headrace.journal.kafka.client import cluster_of
+            from headrace.journal.kafka.journal import KafkaJournal
+        index = index_of(settings, world)
+        return KafkaJournal(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)
+    from headrace.journal.sqlite import SqliteJournal
+
+    path, durability = path_of(settings.journal), settings.durability
+    return SqliteJournal(path, clock=clock, chance=chance, faults=faults, durability=durability)
+
+
+def index_of(settings: Settings, world: World) -> Index:
+    """Return the index beside a journal on Kafka, not opened yet."""
+    if settings.index.startswith(_POSTGRES):
+        from headrace.journal.index.postgres import PostgresIndex
+
+        return PostgresIndex(settings.index, clock=world.clock, faults=world.faults)
+    from headrace.journal.index.sqlite import SqliteIndex
+
+    path = path_of(settings.index)
+    return SqliteIndex(path, clock=world.clock, chance=world.chance, faults=world.faults)
+
+
+def look_of(settings: Settings, world: World) -> Look:
+    """Return the journal that the settings name, to be looked into; not opened yet."""
+    clock, chance, faults = world.clock, world.chance, world.faults
+    if settings.journal.startswith(_KAFKA):
+        with _extra():
+            from headrace.journal.kafka.client import cluster_of
+            from headrace.journal.kafka.look import KafkaLook
+        index = index_of(settings, world)
+        return KafkaLook(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)
+    from headrace.journal.look import SqliteLook
+
+    return SqliteLook(path_of(settings.journal), clock)
+
+
+def desk_of(settings: Settings, world: World) -> Desk:
+    """Return the journal that the settings name, to be decided on; not opened yet."""
+    clock, chance, faults = world.clock, world.chance, world.faults
+    if settings.journal.startswith(_KAFKA):
+        with _extra():
+            from headrace.journal.kafka.client import cluster_of
+            from headrace.journal.kafka.look import KafkaDesk
+        index = index_of(settings, world)
+        return KafkaDesk(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)
+    from headrace.journal.look import SqliteDesk
+
+    path, durability = path_of(settings.journal), settings.durability
+    return SqliteDesk(path, clock=clock, chance=chance, faults=faults, durability=durability)
+
+
+def upkeep_of(settings: Settings, world: World) -> Upkeep:
+    """Return the index beside the journal that the settings name; raises `CommandInvalid` without one."""
+    if not settings.journal.startswith(_KAFKA):
+        problem = "a journal in a SQLite file has no index beside it"
+        raise errors.CommandInvalid(problem=problem, hint="``headrace status --verify`` checks the file")
+    with _extra():
+        from headrace.journal.kafka.client import cluster_of
+        from headrace.journal.kafka.upkeep import KafkaUpkeep
+    clock, chance, faults = world.clock, world.chance, world.faults
+    index = index_of(settings, world)
+    return KafkaUpkeep(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)
+
+
+@contextmanager
+def _extra() -> Generator[None]:
+    """Say what to install where the client of Kafka is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as fault:
+        raise errors.ExtraMissing(feature="A journal on Kafka", extra="kafka") from fault

@@ -1,0 +1,55 @@
+"""What a kafka:// address may say: settings of librdkafka, but for those on which the guarantees rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace import errors
+from headrace.journal.kafka.client import Admin, cluster_of
+from headrace.world import SystemClock
+
+
+def test_settings_are_handed_on() -> None:
+    """Security, sizes and the like are the library's to understand; how groups are balanced is ours."""
+    url = "kafka://a:1,b:2?security.protocol=SASL_SSL&fetch.max.bytes=9&group.protocol=consumer&acks=all"
+    found = cluster_of(url)
+    assert found.address == "kafka://a:1,b:2"
+    assert found.config == {
+        "bootstrap.servers": "a:1,b:2",
+        "security.protocol": "SASL_SSL",
+        "fetch.max.bytes": "9",
+    }
+    assert found.by_broker
+    assert not cluster_of("kafka://a:1?partition.assignment.strategy=range").by_broker
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "acks=1",
+        "request.required.acks=0",
+        "enable.idempotence=false",
+        "isolation.level=read_uncommitted",
+        "enable.auto.commit=true",
+        "auto.offset.reset=earliest",
+        "partition.assignment.strategy=cooperative-sticky",
+        "group.remote.assignor=uniform",
+        "group.protocol=share",
+        "group.id=mine",
+        "group.instance.id=one",
+        "transactional.id=mine",
+        "bootstrap.servers=other:9092",
+        "session.timeout.ms=1000",
+    ],
+)
+def test_what_the_guarantees_rest_on_is_refused(setting: str) -> None:
+    """Silently doing otherwise would be as bad as doing it; the message names the setting."""
+    with pytest.raises(errors.SettingInvalid, match=setting.partition("=")[0]):
+        cluster_of(f"kafka://host:9092?{setting}")
+
+
+@pytest.mark.parametrize("setting", ["sasl.pasword=x", "fetch.max.bytes=many"])
+def test_what_the_library_does_not_know_is_refused(setting: str) -> None:
+    """A typing error shows at the start."""
+    with pytest.raises(errors.SettingInvalid, match=setting.partition("=")[0]):
+        Admin(cluster_of(f"kafka://host:9092?{setting}"), SystemClock())
