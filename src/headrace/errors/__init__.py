@@ -38,6 +38,8 @@ from headrace.errors.handler import (
     SignatureInvalid,
 )
 from headrace.errors.journal import (
+    CopyDiffers,
+    CopyRefused,
     DiskFull,
     EventNotFound,
     HandlerUnknown,
@@ -98,6 +100,8 @@ __all__ = [
     "CommandInvalid",
     "ContentTypeRefused",
     "ContractInvalid",
+    "CopyDiffers",
+    "CopyRefused",
     "DeadlineExceeded",
     "DepthExceeded",
     "DerivedConflict",

@@ -294,6 +294,31 @@ class IndexGap(JournalError):
     retryable = True
 
 
+class CopyRefused(JournalError):
+    """The journal is not copied: {problem}.
+
+    The source is as it was. What was copied before, if anything, stays; the same command goes on from there.
+
+    Hint: mend it, and run the same command again.
+    """
+
+    code = "HR-E228"
+    fault = Fault.YOURS
+
+
+class CopyDiffers(JournalError):
+    """The copy differs from its source: {problem}.
+
+    No position was written, so that no handler begins on a history that is another one. Somebody else has
+    written to the topics, or records of them are gone.
+
+    Hint: delete the topics and the index of the target, and copy again while nobody uses them.
+    """
+
+    code = "HR-E229"
+    fault = Fault.YOURS
+
+
 class TopicUnfit(JournalError):
     """Topic {topic} is not fit to hold events: {problem}.
 

@@ -16,11 +16,22 @@ from headrace import errors
 from headrace.journal.connection import Connection, Disk, Tell
 from headrace.journal.file import mapped
 from headrace.journal.held import Held, Open
+from headrace.journal.progress import surveyed
 from headrace.journal.scan import Found, Scan
 from headrace.journal.settle import Token, conflicts, key_of, put_open, topics_of, without, write_outcome
-from headrace.journal.takeover import load_open, take_over
+from headrace.journal.takeover import fair_share, give_back, load_open, take_over
 from headrace.journal.versions import Versions
-from headrace.ports import Attempt, Batch, OpenState, Outcome, Row, Settled, Subscription, VersionInfo
+from headrace.ports import (
+    Attempt,
+    Batch,
+    OpenState,
+    Outcome,
+    Row,
+    Settled,
+    Subscription,
+    Survey,
+    VersionInfo,
+)
 
 T = TypeVar("T")
 
@@ -53,6 +64,8 @@ class SqliteConsumer:
         self._joined = False
         self._told = True
         self._skipped = 0
+        self._known: frozenset[int] = frozenset()
+        self.rebalances = 0
         self._audience = audience  # those who are told of commits
 
     # --- leases -------------------------------------------------------------------------------
@@ -67,13 +80,15 @@ class SqliteConsumer:
         forgotten = self._drop_lost()
         self._see_redriven()
         self._scan.seen_all = False  # should a commit ever go by unheard
-        quota = self._quota()
+        quota = fair_share(self._db, self._subscription)
         staying = [held for held in self._parts.values() if not held.leaving]
         if len(staying) < quota or forgotten:
             await self._take_free(forgotten, max(0, quota - len(staying) - len(forgotten)))
         for held in staying[quota:]:
             held.leaving = True
         await self._release_leaving()
+        self.rebalances += self._known != self._parts.keys()
+        self._known = frozenset(self._parts)
         return len(self._parts)
 
     def _join(self) -> None:
@@ -81,12 +96,6 @@ class SqliteConsumer:
 
     def _now(self) -> tuple[str, int]:
         return self._db.clock.boot_id(), self._db.clock.boot_ns()
-
-    def _quota(self) -> int:
-        """Return ceil(partitions / live workers)."""
-        boot, now = self._now()
-        alive: int = self._db.row(self._queries.members_alive, (self._sub, boot, now))[0]
-        return -(-self._subscription.topic.partitions // max(1, alive))
 
     def _drop_lost(self) -> list[int]:
         """Forget partitions that others own by now; return those that are ours without our knowing it."""
@@ -130,11 +139,7 @@ class SqliteConsumer:
             await self._give_back(leaving)
 
     async def _give_back(self, parts: list[Held]) -> int:
-        def work() -> list[int]:
-            bindings = [(self._sub, held.tp, self._worker, held.epoch) for held in parts]
-            freed = [self._db.row(self._queries.position_release, one) for one in bindings]
-            return [row[0] for row in freed if row is not None]
-
+        work = partial(give_back, self._db, self._sub, self._worker, parts)
         freed = await self._db.write(work, disk=Disk.SOON)
         for tp in freed:
             self._parts.pop(tp, None)
@@ -144,6 +149,10 @@ class SqliteConsumer:
     def held(self) -> int:
         """Return the number of partitions held."""
         return len(self._parts)
+
+    async def survey(self) -> Survey:
+        """Look how far behind the partitions held are."""
+        return await surveyed(self._db, self._subscription, self._worker)
 
     async def release(self) -> int:
         """Hand back every partition and leave the subscription; harmless when that is done."""

@@ -13,7 +13,7 @@ from headrace.journal.kafka.rows import Reading, offset_of
 from headrace.journal.kafka.share import Share
 from headrace.journal.scan import OPEN_MAX, may_take
 from headrace.ports import TopicInfo
-from headrace.ports.index import Looked, Stretch
+from headrace.ports.index import Claim, Looked, Stretch
 
 #: Records that are looked up ahead at a time: as many as one claim takes.
 AHEAD_MAX = 512
@@ -65,6 +65,19 @@ class Ahead:
                 upto = offset_of(fresh[-1].row[0]) + 1
                 found.append(Stretch(topic_id, part.partition, after, upto, [one.seen for one in fresh]))
         return found
+
+    def claims(self, chosen: Chosen, owner: str) -> list[Claim]:
+        """Return what is to be noted as claimed."""
+        return [
+            Claim(
+                self._handler,
+                part.partition,
+                offset_of(part.held.high) + 1,
+                offset_of(readings[-1].row[0]) + 1,
+                owner,
+            )
+            for part, readings in chosen.values()
+        ]
 
     @staticmethod
     def note(chosen: Chosen, looked: Looked) -> None:

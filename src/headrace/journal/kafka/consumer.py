@@ -9,7 +9,7 @@ from contextlib import suppress
 from confluent_kafka import TopicPartition
 
 from headrace import errors
-from headrace.codec.ledger import POSITION, Range, write_position
+from headrace.codec.ledger import Range
 from headrace.event.lineage import text_of
 from headrace.journal.held import Open
 from headrace.journal.kafka.ahead import Ahead, Chosen
@@ -25,9 +25,9 @@ from headrace.journal.kafka.outcome import (
 )
 from headrace.journal.kafka.parents import Answer, Parked
 from headrace.journal.kafka.part import Part
-from headrace.journal.kafka.produce import Fence, Out, Unsure
+from headrace.journal.kafka.produce import Out
 from headrace.journal.kafka.rows import Reading, offset_of, written
-from headrace.journal.kafka.share import KafkaWorker, Share
+from headrace.journal.kafka.share import PAY_MS, KafkaWorker, Share, Wish
 from headrace.journal.scan import may_take
 from headrace.journal.settle import Token, without
 from headrace.ports import (
@@ -39,9 +39,10 @@ from headrace.ports import (
     Row,
     Settled,
     Subscription,
+    Survey,
     VersionInfo,
 )
-from headrace.ports.index import Claim, Tried
+from headrace.ports.index import Tried
 
 #: A transaction takes some milliseconds, however little is in it: what is finished waits longer for the rest.
 SETTLE_AFTER_MS = 30.0
@@ -55,11 +56,11 @@ class KafkaConsumer:
     claims_apart = True
     settle_after_ms = SETTLE_AFTER_MS
 
-    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, *, latest: bool) -> None:
+    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, wish: Wish) -> None:
         self._log, self._index, self._clock = log, log.index, log.clock
         self._owner, self._subscription = worker.name, subscription
         self._handler, self._topic = subscription.handler, subscription.topic
-        self._share = Share(log, worker, subscription, latest=latest)
+        self._share = Share(log, worker, subscription, wish)
         self._ahead = Ahead(log, subscription.handler, subscription.topic, self._share)
         topic_id = log.found(self._topic).topic_id
         self._origin = Origin(self._handler, self._topic.name, topic_id, log.stamps)
@@ -69,6 +70,7 @@ class KafkaConsumer:
     async def balance(self) -> int:
         """Join the group, if that is not done; return the number of partitions held."""
         await self._share.join()
+        await self._share.pay(late_ms=PAY_MS)
         # Whoever activated a version may have died before the index showed it; or the index was set back.
         await self._log.versions.catch_up()
         await self._forget_tries()
@@ -85,10 +87,21 @@ class KafkaConsumer:
         """Return the number of partitions held."""
         return len(self._share.parts)
 
+    @property
+    def rebalances(self) -> int:
+        """How often partitions were given or taken."""
+        return self._share.rebalances
+
+    async def survey(self) -> Survey:
+        """Look how far behind the partitions held are, by what the brokers have told last."""
+        return await self._share.survey()
+
     async def release(self) -> int:
         """Leave the group; what was in hand has been settled before."""
         count = self.held()
         self._ahead.stop()
+        with suppress(errors.JournalError):  # else it is handled again: at least once
+            await self._share.pay()
         await self._share.leave()
         return count
 
@@ -96,6 +109,10 @@ class KafkaConsumer:
 
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
         """Claim the events whose retry is due, else new ones."""
+        await self._share.pay(late_ms=PAY_MS)
+        return await self._take(limit, version)
+
+    async def _take(self, limit: int, version: VersionInfo) -> Batch | None:
         self._share.check()
         await self._write_down()
         while True:
@@ -210,16 +227,7 @@ class KafkaConsumer:
 
     async def _look(self, found: Chosen, version: VersionInfo) -> None:
         """Note what is to be claimed, and index what of it the index has not looked at yet."""
-        claims = [
-            Claim(
-                self._handler,
-                part.partition,
-                offset_of(part.held.high) + 1,
-                offset_of(readings[-1].row[0]) + 1,
-                self._owner,
-            )
-            for part, readings in found.values()
-        ]
+        claims = self._ahead.claims(found, self._owner)
         stretches = self._ahead.stretches(found)
         self._log.faults.at("claim.begin")
         looked = await self._log.look(self._handler, self._topic, stretches, claims)
@@ -294,7 +302,7 @@ class KafkaConsumer:
             batch.token.fresh = False
         if limit:
             with suppress(errors.VersionInactive):  # the next `take` says so, to whom it concerns
-                settled[-1] = settled[-1]._replace(next=await self.take(limit, parts[-1][0].version))
+                settled[-1] = settled[-1]._replace(next=await self._take(limit, parts[-1][0].version))
         return settled
 
     async def _commit(
@@ -318,28 +326,22 @@ class KafkaConsumer:
         for part in changed.values():
             records += self._buried_of(part)
             part.changed = False
-            position = part.position(self._clock)
-            records.append(Out(self._share.own.ledger, part.partition, POSITION, write_position(position)))
-            offsets.append(TopicPartition(self._topic.name, part.partition, position.low()))
-        held = {part.partition: part.held.epoch for part in changed.values()}
-
-        def holds() -> bool:
-            return all(poller.epochs.get(partition) == epoch for partition, epoch in held.items())
-
-        try:
-            fence = Fence(poller.committing, poller.metadata, holds)
-            await self._share.transactions.commit(records, offsets, fence)
-            self._log.faults.at("settle.committed")
-        except Unsure as fault:
-            await self._share.leave()  # the ledger says what stands, to whoever gets the partitions next
-            problem = "It is not known whether an outcome was committed: its partitions are read again."
-            raise errors.JournalUnavailable(problem, path=self._log.address) from fault
+        # What a person has decided is always committed whole.
+        deliveries = self._share.deliveries if plan is None else None
+        if deliveries is None:
+            await self._share.transact(poller, records, list(changed.values()), offsets)
+        else:
+            ledger = self._share.own.ledger
+            await deliveries.deliver([one for one in records if one.topic != ledger])
+            self._share.owed += [one for one in records if one.topic == ledger]
         for tp, part in changed.items():
             for _ in range(plan.records if plan else 0):
                 part.asked.popleft()
             known = self._share.parts.get(tp)
             if known is not None and known.held.epoch == part.held.epoch:
                 self._share.parts[tp] = part
+                if deliveries is not None:
+                    self._share.unpaid[tp] = part.held.epoch
 
     def _records_of(self, changed: dict[int, Part], batch: Batch, outcome: Outcome) -> list[Out]:
         log = self._log

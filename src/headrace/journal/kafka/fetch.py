@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import NO_ERRORS, REQUEST_TIMEOUT_S, Cluster, Doing, coded
+from headrace.journal.kafka.client import APPEARS_S_MAX, NO_ERRORS, REQUEST_TIMEOUT_S, Cluster, Doing, coded
 from headrace.ports import Clock
 
+T = TypeVar("T")
 #: A stretch that does not arrive in this time: a transaction left open by a worker that died ends it within
 #: its time-out (10 s), all else is an outage.
 STRETCH_S_MAX = 30.0
 _POLL_S = 0.2
+_AGAIN_S = 0.05
+_MOVED = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
 _BURST = 500
-#: The leader of a partition that was just made, or has moved, is not known to all brokers at once.
-BOUNDS_TRIES_MAX = 5
-_AGAIN_S = 0.2
 
 
 class Fetcher:
@@ -43,21 +48,37 @@ class Fetcher:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset that is kept, and the one that the next record gets."""
-        for _ in range(BOUNDS_TRIES_MAX - 1):
-            with suppress(errors.JournalUnavailable):
-                return self._bounds(TopicPartition(topic, partition))
-            self._clock.nap(_AGAIN_S)
-        return self._bounds(TopicPartition(topic, partition))
+        where = TopicPartition(topic, partition)
+        low, _ = self._watermarks(where)
+        return low, self._asked(topic, lambda: self._end(where))
 
-    def _bounds(self, where: TopicPartition) -> tuple[int, int]:
-        try:
-            low, _ = self._consumer.get_watermark_offsets(where, timeout=REQUEST_TIMEOUT_S)
-            # Committed readers are told the end of what is committed; here the real end is asked for.
-            spec: Any = OffsetSpec
-            asked = self._admin.list_offsets({where: spec.latest()}, request_timeout=REQUEST_TIMEOUT_S)
-            return int(low), int(asked[where].result(REQUEST_TIMEOUT_S).offset)
-        except KafkaException as fault:
-            raise coded(fault, self._address, Doing("read", topic=where.topic)) from fault
+    def _end(self, where: TopicPartition) -> int:
+        # Committed readers are told the end of what is committed; here the real end is asked for.
+        spec: Any = OffsetSpec
+        asked = self._admin.list_offsets({where: spec.latest()}, request_timeout=REQUEST_TIMEOUT_S)
+        return int(asked[where].result(REQUEST_TIMEOUT_S).offset)
+
+    def stable(self, topic: str, partition: int) -> int:
+        """Return the offset up to which nothing is under way: committed readers get there without waiting."""
+        return self._watermarks(TopicPartition(topic, partition))[1]
+
+    def _watermarks(self, where: TopicPartition) -> tuple[int, int]:
+        """Return the first offset that is kept, and the end of what is committed."""
+        low, end = self._asked(
+            where.topic, lambda: self._consumer.get_watermark_offsets(where, timeout=REQUEST_TIMEOUT_S)
+        )
+        return int(low), int(end)
+
+    def _asked(self, topic: str, ask: Callable[[], T]) -> T:
+        """Ask; the leader of a partition that was just made, or has moved, is not known to all at once."""
+        deadline = self._clock.boot_ns() + int(APPEARS_S_MAX * 1e9)
+        while True:
+            try:
+                return ask()
+            except KafkaException as fault:
+                if fault.args[0].code() not in _MOVED or self._clock.boot_ns() > deadline:
+                    raise coded(fault, self._address, Doing("read", topic=topic)) from fault
+                self._clock.nap(_AGAIN_S)
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
         """Yield the committed records from ``start`` to before ``end``, waiting for open transactions.

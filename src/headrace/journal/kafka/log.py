@@ -123,6 +123,12 @@ class Log:
         await admin.make(topic.name + DEAD_SUFFIX, topic.partitions, **_KEPT)
         return own
 
+    async def owned(self, handler: str, topic: str) -> set[int]:
+        """Return the partitions of a topic that workers of a handler have."""
+        group = self.group_of(handler)
+        found = await self.opened().members([group])
+        return {at for member in found[group] for name, at in member.partitions if name == topic}
+
     def rows_of(self, topic: TopicInfo) -> Rows:
         """Return what reads the records of a topic."""
         info, found = self._topics[topic.name]

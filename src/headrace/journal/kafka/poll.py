@@ -34,6 +34,8 @@ LAST_RECORDS = 200
 LEAVING_S_MAX = 2.0
 #: A member hears of a rebalance with the answer to a heartbeat: a newcomer waits for it.
 HEARTBEATS_A_LEASE = 20
+#: How often it is noted where partitions end.
+ENDS_S = 1.0
 
 
 #: Partition n of the source and of the commands go to one owner: nothing else but `range` sees to that.
@@ -128,6 +130,9 @@ class Poller:
         #: The first command of each partition that is not carried out yet.
         self._commands: dict[int, int] = {}
         self._paused = False
+        self._clock, self._look_ns = world.clock, 0
+        #: The offset that the next record of each partition gets, as the brokers have told last.
+        self.ends: dict[int, int] = {}
         #: Set by the loop: enough is waiting.
         self.full = False
         #: Held while a transaction is under way: partitions are given up before or after it.
@@ -161,6 +166,7 @@ class Poller:
             )
             while not self._stopped.is_set():
                 self._breathe()
+                self._look_ahead()
                 self._hand_on(self._consumer.consume(1, WAIT_S))
         except Exception as fault:  # noqa: BLE001 - whatever ends the thread, the consumer has to know
             failed = fault
@@ -179,6 +185,20 @@ class Poller:
         if where:
             (self._consumer.pause if self.full else self._consumer.resume)(where)
         self._paused = self.full
+
+    def _look_ahead(self) -> None:
+        """Note now and then where partitions end; asked by another thread, the library would hang."""
+        now = self._clock.boot_ns()
+        if now < self._look_ns:
+            return
+        self._look_ns = now + int(ENDS_S * 1e9)
+        found: dict[int, int] = {}
+        for partition in self._mine:
+            where = TopicPartition(self._topic.name, partition)
+            _, end = self._consumer.get_watermark_offsets(where, cached=True)
+            if end >= 0:  # else the brokers have told nothing yet
+                found[partition] = end
+        self.ends = found
 
     def _hand_on(self, found: list[Message]) -> None:
         if not found:

@@ -23,7 +23,7 @@ RETRY_MS = 1
 #: A commit whose answer was not heard is asked about again: it has stood or fallen already.
 COMMIT_TRIES_MAX = 5
 _POLL_S = 0.05
-_FLUSH_S_MAX = 30.0
+FLUSH_S_MAX = 30.0
 
 
 class Out(NamedTuple):
@@ -37,7 +37,8 @@ class Out(NamedTuple):
     headers: list[Any] | None = None
 
 
-def _config(cluster: Cluster, **more: Any) -> dict[str, Any]:
+def settings_of(cluster: Cluster, **more: Any) -> dict[str, Any]:
+    """Return the settings of a producer."""
     return {
         **cluster.config,
         "enable.idempotence": True,
@@ -55,8 +56,8 @@ class Publisher:
 
     def __init__(self, cluster: Cluster) -> None:
         self._address = cluster.address
-        times = {"delivery.timeout.ms": int(_FLUSH_S_MAX * 1000)}
-        self._config = _config(cluster, error_cb=self._heard, **times)
+        times = {"delivery.timeout.ms": int(FLUSH_S_MAX * 1000)}
+        self._config = settings_of(cluster, error_cb=self._heard, **times)
         #: Why this producer writes no more: told beside the records, which wait for their time-out.
         self._refusal: KafkaError | None = None
         self._producer = Producer(self._config)
@@ -105,7 +106,7 @@ class Publisher:
 
     def close(self) -> None:
         """Write what is queued, and stop."""
-        self._producer.flush(_FLUSH_S_MAX)
+        self._producer.flush(FLUSH_S_MAX)
         self._stopped.set()
         self._thread.join()
 
@@ -224,7 +225,7 @@ class Transactions:
 
     def _make(self) -> Producer:
         """Return a new producer; its id need not be stable, for the group's metadata is the fence."""
-        config = _config(
+        config = settings_of(
             self._cluster,
             **{
                 "transactional.id": f"{self._name}.{self._chance.bytes(16).hex()}",
