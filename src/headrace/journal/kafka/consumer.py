@@ -20,8 +20,10 @@ from headrace.journal.kafka.outcome import (
     Origin,
     apply,
     dead_record,
+    fitting,
     key_of,
     still_ours,
+    trimmed,
 )
 from headrace.journal.kafka.parents import Answer, Parked
 from headrace.journal.kafka.part import Part
@@ -277,7 +279,7 @@ class KafkaConsumer:
             ours = still_ours(batch, self._share.parts)
             tps |= ours
             stale = frozenset(row[0] for row in batch.rows if row[1] not in ours)
-            kept.append((batch, without(outcome, stale) if stale else outcome))
+            kept.append((batch, fitting(batch, without(outcome, stale) if stale else outcome, self._log)))
             settled.append(Settled(stale, {}, None))
         await self._commit(kept, tps)
         for batch, _ in parts:
@@ -336,7 +338,7 @@ class KafkaConsumer:
         records = [written(event, log.topic_names, log.stamps) for event in outcome.emitted]
         for letter in outcome.dead:
             partition = changed[letter.row[1]].partition
-            records.append(dead_record(self._origin, partition, letter, batch.version.name))
+            records.append(trimmed(dead_record(self._origin, partition, letter, batch.version.name), log))
         records += [
             out._replace(topic=self._share.own.ledger) for out in apply(changed, batch, outcome, self._clock)
         ]
@@ -353,7 +355,7 @@ class KafkaConsumer:
                 part.expired += 1
             else:
                 part.dead += 1
-            records.append(dead_record(self._origin, part.partition, letter, ""))
+            records.append(trimmed(dead_record(self._origin, part.partition, letter, ""), self._log))
         part.buried.clear()
         return records
 
