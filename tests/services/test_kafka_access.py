@@ -198,7 +198,7 @@ async def test_a_message_over_the_brokers_limit_is_refused(broker: Node, tmp_pat
 async def test_a_result_over_the_brokers_limit_is_a_dead_letter_of_its_event(
     broker: Node, tmp_path: Path
 ) -> None:
-    """It alone: the others of its batch are done; a letter that does not fit either has place and beginning."""
+    """It alone: others of its batch are done; a letter that does not fit either has place and beginning."""
     mark, limit = uuid4().hex[:8], 1_048_588
     for topic in ("asked", "told", "asked.dlq"):
         bytes_max = 4_000_000 if topic == "asked" else limit

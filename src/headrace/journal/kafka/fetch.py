@@ -20,7 +20,7 @@ STRETCH_S_MAX = 30.0
 _POLL_S = 0.2
 _BURST = 500
 #: The leader of a partition that was just made, or has moved, is not known to all brokers at once.
-BOUNDS_TRIES_MAX = 5
+BOUNDS_TRIES_MAX = 10
 _AGAIN_S = 0.2
 
 
