@@ -184,7 +184,7 @@ class Admin:
         #: That somebody may not come in is told beside the answers, which then time out.
         self._refusal: KafkaError | None = None
         times = {"socket.timeout.ms": int(REQUEST_TIMEOUT_S * 1000)}
-        config = {**times, **cluster.config, "error_cb": self._heard}
+        config: dict[str, Any] = {**times, **cluster.config, "error_cb": self._heard}
         try:
             self._client: Any = AdminClient(config)
         except KafkaException as fault:  # of a name or a value that librdkafka does not know
