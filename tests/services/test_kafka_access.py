@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import (
@@ -192,3 +193,49 @@ async def test_a_message_over_the_brokers_limit_is_refused(broker: Node, tmp_pat
             assert not caught.value.retryable
         await app.publish(Long(text="a"))
     assert [one.body()["text"] for one in committed(broker.bootstrap, topic)] == ["a"]
+
+
+async def test_a_result_over_the_brokers_limit_is_a_dead_letter_of_its_event(
+    broker: Node, tmp_path: Path
+) -> None:
+    """It alone: others of its batch are done; a letter that does not fit either has place and beginning."""
+    mark, limit = uuid4().hex[:8], 1_048_588
+    for topic in ("asked", "told", "asked.dlq"):
+        bytes_max = 4_000_000 if topic == "asked" else limit
+        make_topic(broker, topic.replace("asked", f"asked-{mark}").replace("told", f"told-{mark}"),
+                   max_message_bytes=str(bytes_max))  # fmt: skip
+
+    class Asked(Event, topic=f"asked-{mark}", type=f"Asked-{mark}"):
+        text: str
+
+    class Told(Event, topic=f"told-{mark}", type=f"Told-{mark}"):
+        text: str
+
+    journal, index = f"kafka://{broker.bootstrap}", str(tmp_path / "i.db")
+    app = App(mark, settings=Settings(journal=journal, index=index, payload_bytes_max=3_000_000),
+              events=[Asked, Told])  # fmt: skip
+
+    async def tell(asked: Asked) -> Told:
+        return Told(text=asked.text)
+
+    tell.__annotations__ = {"asked": Asked, "return": Told}
+    app.handler(tell)
+    large = noise(1_500_000)
+    async with serving(app):
+        await app.publish([Asked(text=text) for text in ("a", large, "b")])
+
+        async def settled() -> bool:
+            found = [committed(broker.bootstrap, f"{topic}-{mark}{end}") for topic, end in ENDS]
+            return [len(one) for one in found] == [2, 1]
+
+        await until(settled)
+    assert sorted(one.body()["text"] for one in committed(broker.bootstrap, f"told-{mark}")) == ["a", "b"]
+    (letter,) = committed(broker.bootstrap, f"asked-{mark}.dlq")
+    assert letter.headers["dead_reason"] == b"too_large"
+    assert letter.headers["dead_code"] == errors.RecordTooLarge.code.encode()
+    assert int(letter.headers["dead_bytes"]) == len(large) + len('{"text":""}')
+    assert f'{{"text":"{large}"}}'.encode().startswith(letter.value)
+    assert {"dead_partition", "dead_offset"} <= letter.headers.keys()
+
+
+ENDS = (("told", ""), ("asked", ".dlq"))

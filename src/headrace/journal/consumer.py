@@ -15,7 +15,7 @@ import apsw
 from headrace import errors
 from headrace.journal.connection import Connection, Disk, Tell
 from headrace.journal.file import mapped
-from headrace.journal.held import Held, Open
+from headrace.journal.held import Held, Open, awoken, next_due_ns
 from headrace.journal.progress import surveyed
 from headrace.journal.scan import Found, Scan
 from headrace.journal.settle import Token, conflicts, key_of, put_open, topics_of, without, write_outcome
@@ -41,8 +41,6 @@ SKIP_STORED = 10_000
 SETTLE_AFTER_MS = 10.0
 #: Looks of one claim that may bring only events whose keys wait, before it ends and is repeated.
 LOOKS_MAX = 16
-#: How soon to look again at what is due but was not taken.
-DUE_LOOK_S = 0.005
 
 
 class SqliteConsumer:
@@ -369,15 +367,7 @@ class SqliteConsumer:
     async def wait(self, seconds: float) -> None:
         """Return on a commit here or elsewhere, when a retry is due, or after ``seconds``."""
         first = self.next_due_ns()
-        if first is not None:
-            # One that is due already may be there because the server has no room for it: no hurry then.
-            seconds = min(seconds, max(DUE_LOOK_S, (first - self._db.clock.boot_ns()) / 1e9))
-        timer = asyncio.get_running_loop().call_later(seconds, self._woken.set)
-        try:
-            await self._woken.wait()
-        finally:
-            timer.cancel()
-            self._woken.clear()
+        await awoken(self._woken, seconds, None if first is None else first - self._db.clock.boot_ns())
 
     def wake(self) -> None:
         """Have `wait` return."""
@@ -395,8 +385,7 @@ class SqliteConsumer:
 
     def next_due_ns(self) -> int | None:
         """Return when the earliest waiting event may run, on the boot clock."""
-        due = [held.next_due_ns() for held in self._parts.values() if held.waiting]
-        return min((one for one in due if one is not None), default=None)
+        return next_due_ns(self._parts.values())
 
 
 def _nothing_follows(settled: list[Settled]) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from headrace import errors
 from headrace.event.lineage import text_of
@@ -16,9 +15,7 @@ from headrace.ports import (
     Clock,
     Consumer,
     DeadLetter,
-    Observer,
     OpenState,
-    Row,
     ServerState,
     Settled,
 )
@@ -26,7 +23,7 @@ from headrace.runtime.deadline import DeadlineWatch
 from headrace.runtime.flight import Flight, Landing
 from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.serving import RELOAD_LOOK_MS, Serving, Versions
+from headrace.runtime.serving import RELOAD_LOOK_MS, Serving, Shared, Versions
 
 _log = logging.getLogger("headrace.worker")
 
@@ -42,31 +39,6 @@ HUNGRY_MS = 2.0
 IDLE_S = 1.0
 #: Waits after a failed commit: doubled each time, so that a full disk is not hammered.
 OUTAGE_S_MIN, OUTAGE_S_MAX = 0.05, 5.0
-
-
-@dataclass(slots=True)
-class Quiet:
-    """Lets a suspect of a crash run with nothing else in the process.
-
-    While there are suspects no server takes anything new; a suspect starts once nothing is aloft, and what
-    was being claimed at that moment waits until it has ended.
-    """
-
-    suspects: int = 0
-    aloft: int = 0
-    #: Is what is aloft a suspect?
-    lone: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What the servers of a worker have in common."""
-
-    quiet: Quiet
-    observer: Observer | None
-    balance_s: float
-    #: Where an event lies, for people.
-    where: Callable[[Row], str]
 
 
 class Server:

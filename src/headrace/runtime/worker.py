@@ -17,8 +17,8 @@ from headrace.runtime.handlers import AT_LEAST_ONCE, Handler
 from headrace.runtime.offload import ProcessPool
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.plan import Plan, as_async, compile_plan
-from headrace.runtime.server import Quiet, Server, Shared
-from headrace.runtime.serving import Versions
+from headrace.runtime.server import Server
+from headrace.runtime.serving import Quiet, Shared, Versions
 from headrace.runtime.threads import Threads
 
 _log = logging.getLogger("headrace.worker")

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 #: The broker answers within this time, or not at all.
 ANSWER_S_MAX = 20.0
 _BURST = 1_000
+TRIES_MAX, _LOOK_S = 20, 0.1
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,13 @@ class Records:
 
     def _ends(self, topic: str) -> dict[tuple[str, int], int]:
         """Return the offset behind the last record of each partition, aborted and open ones counted."""
+        for _ in range(TRIES_MAX):
+            with suppress(KafkaException):  # a leader that was just chosen does not know it yet
+                return self._asked(topic)
+            time.sleep(_LOOK_S)
+        return self._asked(topic)
+
+    def _asked(self, topic: str) -> dict[tuple[str, int], int]:
         known = self._admin.list_topics(topic, timeout=ANSWER_S_MAX).topics[topic].partitions
         spec: Any = OffsetSpec
         asked = {TopicPartition(topic, partition): spec.latest() for partition in known}

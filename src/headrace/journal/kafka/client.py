@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -300,7 +301,14 @@ class Admin:
         return found
 
     async def settings(self, name: str) -> dict[str, str]:
-        """Return the settings of a topic."""
+        """Return the settings of a topic; of one that was just created not every broker has heard."""
+        for _ in range(int(APPEARS_S_MAX / _LOOK_S)):
+            with suppress(errors.JournalUnavailable):
+                return await self._settings(name)
+            await self._clock.sleep(_LOOK_S)
+        return await self._settings(name)
+
+    async def _settings(self, name: str) -> dict[str, str]:
         asked = ConfigResource(ResourceType.TOPIC, name)
         (answer,) = self._client.describe_configs([asked], request_timeout=REQUEST_TIMEOUT_S).values()
         found = await self._call(lambda: answer.result(REQUEST_TIMEOUT_S), Doing("describe", topic=name))

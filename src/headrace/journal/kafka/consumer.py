@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -11,7 +10,7 @@ from confluent_kafka import TopicPartition
 from headrace import errors
 from headrace.codec.ledger import Range
 from headrace.event.lineage import text_of
-from headrace.journal.held import Open
+from headrace.journal.held import Open, awoken, next_due_ns
 from headrace.journal.kafka.ahead import Ahead, Chosen
 from headrace.journal.kafka.decisions import Plan
 from headrace.journal.kafka.log import Log
@@ -20,8 +19,10 @@ from headrace.journal.kafka.outcome import (
     Origin,
     apply,
     dead_record,
+    fitting,
     key_of,
     still_ours,
+    trimmed,
 )
 from headrace.journal.kafka.parents import Answer, Parked
 from headrace.journal.kafka.part import Part
@@ -46,8 +47,6 @@ from headrace.ports.index import Tried
 
 #: A transaction takes some milliseconds, however little is in it: what is finished waits longer for the rest.
 SETTLE_AFTER_MS = 30.0
-#: How soon to look again at what is due but was not taken.
-DUE_LOOK_S = 0.005
 
 
 class KafkaConsumer:
@@ -295,7 +294,7 @@ class KafkaConsumer:
             ours = still_ours(batch, self._share.parts)
             tps |= ours
             stale = frozenset(row[0] for row in batch.rows if row[1] not in ours)
-            kept.append((batch, without(outcome, stale) if stale else outcome))
+            kept.append((batch, fitting(batch, without(outcome, stale) if stale else outcome, self._log)))
             settled.append(Settled(stale, {}, None))
         await self._commit(kept, tps)
         for batch, _ in parts:
@@ -348,7 +347,7 @@ class KafkaConsumer:
         records = [written(event, log.topic_names, log.stamps) for event in outcome.emitted]
         for letter in outcome.dead:
             partition = changed[letter.row[1]].partition
-            records.append(dead_record(self._origin, partition, letter, batch.version.name))
+            records.append(trimmed(dead_record(self._origin, partition, letter, batch.version.name), log))
         records += [
             out._replace(topic=self._share.own.ledger) for out in apply(changed, batch, outcome, self._clock)
         ]
@@ -365,7 +364,7 @@ class KafkaConsumer:
                 part.expired += 1
             else:
                 part.dead += 1
-            records.append(dead_record(self._origin, part.partition, letter, ""))
+            records.append(trimmed(dead_record(self._origin, part.partition, letter, ""), self._log))
         part.buried.clear()
         return records
 
@@ -374,12 +373,7 @@ class KafkaConsumer:
     async def wait(self, seconds: float) -> None:
         """Return when there may be something to take, at the latest after ``seconds``."""
         first = self.next_due_ns()
-        if first is not None:
-            seconds = min(seconds, max(DUE_LOOK_S, (first - self._clock.boot_ns()) / 1e9))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._share.woken.wait()
-        self._share.woken.clear()
+        await awoken(self._share.woken, seconds, None if first is None else first - self._clock.boot_ns())
 
     def wake(self) -> None:
         """Have `wait` return."""
@@ -395,5 +389,4 @@ class KafkaConsumer:
 
     def next_due_ns(self) -> int | None:
         """Return when the earliest waiting event may run, on the boot clock."""
-        due = [part.held.next_due_ns() for part in self._share.parts.values() if part.held.waiting]
-        return min((one for one in due if one is not None), default=None)
+        return next_due_ns(part.held for part in self._share.parts.values())

@@ -50,6 +50,8 @@ class Log:
         #: Names of topics by the number that stands in places.
         self.topic_names: dict[int, str] = {}
         self._topics: dict[str, tuple[TopicInfo, Topic]] = {}
+        #: What records of topics of dead letters may weigh.
+        self._bytes_max: dict[str, int] = {}
         self._admin: Admin | None = None
         self._fetcher: Fetcher | None = None
         self._fetching = asyncio.Lock()
@@ -120,7 +122,8 @@ class Log:
         own, admin = Own(*own_topics(handler)), self.opened()
         await admin.make(own.ledger, topic.partitions, **_COMPACTED)
         await admin.make(own.commands, topic.partitions, **_KEPT)
-        await admin.make(topic.name + DEAD_SUFFIX, topic.partitions, **_KEPT)
+        letters = await admin.make(topic.name + DEAD_SUFFIX, topic.partitions, **_KEPT)
+        self._bytes_max[letters.name] = letters.bytes_max
         return own
 
     async def owned(self, handler: str, topic: str) -> set[int]:
@@ -128,6 +131,11 @@ class Log:
         group = self.group_of(handler)
         found = await self.opened().members([group])
         return {at for member in found[group] for name, at in member.partitions if name == topic}
+
+    def bytes_max(self, topic: str) -> int:
+        """Return what the largest record of a topic may weigh."""
+        known = self._bytes_max.get(topic)
+        return self._topics[topic][1].bytes_max if known is None else known
 
     def rows_of(self, topic: TopicInfo) -> Rows:
         """Return what reads the records of a topic."""
