@@ -1,10 +1,13 @@
-# What can be done here. `make` alone lists it; nothing needs more than Python 3.11 with venv, and make.
+# What can be done here. `make` alone lists it; nothing needs more than Python 3.11 with venv, and make; `make test`
+# needs Java 17 and Maven besides, and installs them where it may.
 
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 # The folders of tests that end in seconds; those that do not exist yet are left out.
 FAST := $(wildcard tests/architecture tests/unit tests/journal tests/property)
+# Where to write what became of each test, for a machine to read: `make test REPORTS=folder`.
+report = $(if $(REPORTS),--junitxml=$(REPORTS)/$(1).xml)
 # pyright runs what its wheel carries; without this it would ask the network whether there is a newer one.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
@@ -28,11 +31,13 @@ setup: .venv/.dev ## build .venv from the lock files (nothing to do when they ha
 demo: .venv/.runtime ## run the packaged example: a model, a stream of events, what came of each
 	@$(BIN)/headrace demo
 
-# Each part runs, also after another has failed: one run shows all there is to mend.
-test: setup ## everything: lint, types, architecture, all tests
+# Each part runs, also after another has failed: one run shows all there is to mend. The tests against real
+# services are a run of their own: what they leave in a process disturbs no other test.
+test: setup ## everything: lint, types, architecture, all tests, real Kafka and PostgreSQL among them
 	@status=0; \
 	$(MAKE) --no-print-directory lint || status=1; \
-	$(PYTEST) || status=1; \
+	$(PYTEST) $(call report,tests) || status=1; \
+	scripts/services.sh && $(PYTEST) tests/services $(call report,services) || status=1; \
 	exit $$status
 
 test-fast: setup ## the tests that end within a minute
@@ -61,7 +66,7 @@ bench: setup ## run every benchmark; one JSON document each
 fault: setup ## kill, stop and break things at full length (minutes; `make test` runs a short form)
 	@HEADRACE_FAULT=full $(PYTEST) --timeout 1800 tests/fault
 
-services: setup ## fetch the real Kafka and PostgreSQL that tests/services starts
+services: setup ## fetch the real Kafka and PostgreSQL that `make test` starts
 	@scripts/services.sh
 
 lock: .venv/.runtime ## write the lock files from pyproject.toml; UPGRADE=1 takes newer versions

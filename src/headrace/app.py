@@ -12,7 +12,7 @@ from headrace.event.contract import NAME, Contract, Event, contract_of
 from headrace.event.envelope import PRINCIPAL_CHARS_MAX
 from headrace.event.lineage import check_text
 from headrace.gate.retry import RetryPolicy
-from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, Handler, caller_names, declare
+from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, EXACTLY_ONCE, Handler, caller_names, declare
 from headrace.runtime.publish import Options, ParentRef, Publisher, Unit
 from headrace.settings import Settings, load
 from headrace.wiring import journal_of
@@ -88,6 +88,7 @@ class App:
         deadline_ms: int = DEADLINE_MS_DEFAULT,
         start: str = "earliest",
         offload: str = "thread",
+        delivery: str = EXACTLY_ONCE,
     ) -> Callable[[F], F]: ...
     def handler(  # noqa: PLR0913 - every argument is a keyword with a default
         self,
@@ -101,6 +102,7 @@ class App:
         deadline_ms: int = DEADLINE_MS_DEFAULT,
         start: str = "earliest",
         offload: str = "thread",
+        delivery: str = EXACTLY_ONCE,
     ) -> F | Callable[[F], F]:
         """Declare a function as a handler; it stays an ordinary function that can be called.
 
@@ -109,6 +111,8 @@ class App:
         process of its own (pure-Python work; no ``model``, no ``ctx``).  ``version`` (with the model's)
         decides what counts as handled: changed code without a changed ``version`` is not handled again.
         ``start`` is where a handler that is new to the journal begins: ``earliest`` or ``latest``.
+        ``delivery="at_least_once"``: on Kafka what is emitted does not wait for a transaction; after a crash
+        events may be handled again, and what they emit appear twice, under the same ids.
 
         Raises `SignatureInvalid`, `HandlerTwice`, `TypeTwice`.
         """
@@ -126,6 +130,7 @@ class App:
                 deadline_ms=deadline_ms,
                 start=start,
                 offload=offload,
+                delivery=delivery,
                 local_names=local_names,
             )
             self._register(declared)

@@ -58,6 +58,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "msgspec": ("codec/", "event/"),
     "numpy": ("codec/", "demo/", "model/"),
     "onnxruntime": ("model/onnx.py",),
+    "prometheus_client": ("lens/endpoint.py",),
     "psycopg": ("journal/index/session.py",),
     "pydantic": ("",),
     "pydantic_core": ("",),

@@ -5,19 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import apsw
 import pytest
-from tests.journal.ledger import Ledger
+from tests.journal.ledger import Ledger, SqliteLedger
 
 from headrace.journal.redrive import redrive
 from headrace.journal.sqlite import SqliteJournal
-from headrace.ports import Journal, World
+from headrace.ports import Consumer, Journal, Subscription, World
+
+if TYPE_CHECKING:
+    from tests.journal.lab import Member
 
 
 class Can(NamedTuple):
-    """What a journal can do; a test that needs more is skipped for it, with the name of what is missing."""
+    """What a journal can do; a test that needs more is left out for it."""
 
     #: Two journals of one process can be open on the same data.
     several_connections: bool = True
@@ -25,12 +28,33 @@ class Can(NamedTuple):
     several_processes: bool = True
     #: Same id, other content: the publish is refused (else the later one becomes a dead letter).
     refuses_conflicts: bool = True
+    #: A publish says whether the event was there already (else copies are found when they are delivered).
+    tells_copies: bool = True
+    #: A publish is refused when a parent is missing, and chain and depth are found in the journal.
+    knows_parents: bool = True
+    #: Dead letters can be made waiting again.
+    redrives: bool = True
+    #: Leases run by the clock of the journal, and the journal has them written down (else a group of the
+    #: brokers keeps them, in real time).
+    leases: bool = True
+    #: A partition changes hands only when nothing of it is in hand (else results are dropped and made again).
+    hands_over_idle: bool = True
+    #: Passes the failpoints of `headrace.ports.FAILPOINTS` inside of its transactions.
+    failpoints: bool = True
+    #: Publishes wait in a queue of ours (else in that of a client library).
+    queues_publishes: bool = True
 
 
 class Kind(Protocol):
     """A kind of journal."""
 
     name: str
+    #: Says to another process which one it is; see `kind_at`.
+    where: str
+    #: The method of a consumer that looks for redriven events.
+    sees_redriven: str
+    #: So long a worker that is not heard of keeps its partitions.
+    lease_ms: int
     can: Can
 
     def make(self, folder: Path, world: World) -> Journal:
@@ -39,6 +63,22 @@ class Kind(Protocol):
 
     def ledger(self, folder: Path, journal: Journal) -> Ledger:
         """Return what the journal has written down."""
+        ...
+
+    def sub(self, subscription: Subscription) -> Any:
+        """Return what the ledger knows a subscription by."""
+        ...
+
+    async def arrived(self, member: Member) -> None:
+        """Return when a worker has its partitions, and in reach whatever was published before."""
+        ...
+
+    def die(self, journal: Journal, consumer: Consumer) -> None:
+        """Let a worker end as by SIGKILL; its lease runs out, or the group misses it."""
+        ...
+
+    def forget(self, folder: Path) -> None:
+        """Remove what a test has left behind outside of its folder."""
         ...
 
     async def redrive(self, journal: Journal, letters: Sequence[int]) -> list[str]:
@@ -52,6 +92,24 @@ class Kind(Protocol):
 
 class Sqlite:
     """What both forms of the embedded journal share."""
+
+    lease_ms = 10_000
+    sees_redriven = "_see_redriven"
+
+    def sub(self, subscription: Subscription) -> int:
+        """Return the number of a subscription."""
+        return subscription.id
+
+    async def arrived(self, member: Member) -> None:
+        """Return at once: what is committed is in reach."""
+
+    def die(self, journal: Journal, consumer: Consumer) -> None:
+        """See that the rest of the process says nothing to it any more."""
+        audience: set[object] = getattr(journal, "_audience", set())
+        audience.discard(consumer)
+
+    def forget(self, folder: Path) -> None:
+        """Leave it to the folder."""
 
     async def redrive(self, journal: Journal, letters: Sequence[int]) -> list[str]:
         """Redrive by the numbers of the dead letters."""
@@ -68,7 +126,7 @@ class Sqlite:
 class SqliteFile(Sqlite):
     """The embedded journal in a file; without waiting for the disk, which these tests are not about."""
 
-    name = "sqlite-file"
+    name = where = "sqlite-file"
     can = Can()
 
     def make(self, folder: Path, world: World) -> Journal:
@@ -85,13 +143,13 @@ class SqliteFile(Sqlite):
         """Read on a connection of its own, so that only what is committed shows."""
         del journal
         db = apsw.Connection(str(folder / "journal.db"), flags=apsw.SQLITE_OPEN_READONLY)
-        return Ledger(lambda sql, bindings: db.execute(sql, bindings).fetchall())
+        return SqliteLedger(lambda sql, bindings: db.execute(sql, bindings).fetchall())
 
 
 class SqliteMemory(Sqlite):
     """The embedded journal in memory: one connection."""
 
-    name = "sqlite-memory"
+    name = where = "sqlite-memory"
     can = Can(several_connections=False, several_processes=False)
 
     def make(self, folder: Path, world: World) -> Journal:
@@ -103,7 +161,17 @@ class SqliteMemory(Sqlite):
         """Read on the one connection there is."""
         del folder
         assert isinstance(journal, SqliteJournal)
-        return Ledger(lambda sql, bindings: journal._db().rows(sql, bindings))
+        return SqliteLedger(lambda sql, bindings: journal._db().rows(sql, bindings))
 
 
 KINDS: tuple[Kind, ...] = (SqliteFile(), SqliteMemory())
+
+
+def kind_at(where: str) -> Kind:
+    """Return the kind that another process has."""
+    for kind in KINDS:
+        if kind.where == where:
+            return kind
+    from tests.services.journal import kinds
+
+    return kinds.at(where)

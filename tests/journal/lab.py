@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.journal.journals import Kind
+from tests.journal.journals import Kind, SqliteFile
 from tests.journal.ledger import Ledger
 
 from headrace.app import World
@@ -40,7 +40,7 @@ from headrace.testing import ManualClock
 
 TOPIC, OUT = "things", "made"
 HANDLER = "lab.make"
-LEASE_MS = 10_000
+LEASE_MS = SqliteFile.lease_ms
 
 
 class SeededChance:
@@ -99,6 +99,10 @@ class Lab:
     faults: Switch = field(default_factory=Switch)
     partitions: int = 4
     _open: list[Journal] = field(default_factory=list)
+    #: Workers that have partitions.
+    members: list[Member] = field(default_factory=list)
+    #: They, and those that have left or died.
+    _joined: list[Member] = field(default_factory=list)
     _ledger: Ledger | None = None
 
     @property
@@ -125,9 +129,12 @@ class Lab:
     async def close(self) -> None:
         """Close every connection."""
         self.faults.now = NoFaults()
+        for member in self._joined:
+            await member.consumer.release()
         for journal in self._open:
             await journal.close()
         self._open.clear()
+        self.kind.forget(self.folder)
 
     @property
     def ledger(self) -> Ledger:
@@ -185,13 +192,14 @@ class Lab:
     ) -> Member:
         """Return a worker that serves a handler and has taken the partitions that are its share."""
         journal = journal or await self.journal()
-        worker = await journal.join(LEASE_MS)
+        worker = await journal.join(self.kind.lease_ms)
         subscription = await journal.subscribe(handler, topic, latest=latest)
         offered = await journal.offer(version or offer(handler=handler))
         consumer = journal.consumer(worker, subscription)
+        member = Member(self, journal, worker, subscription, consumer, offered.mine)
         if balance:
-            await consumer.balance()
-        return Member(self, journal, worker, subscription, consumer, offered.mine)
+            await member.balance()
+        return member
 
     async def rows(self, topic: str = TOPIC) -> list[Row]:
         """Return all events of a topic as a new handler would see them."""
@@ -224,12 +232,27 @@ class Member:
     version: VersionInfo
 
     @property
-    def sub(self) -> int:
-        """The number of the subscription."""
-        return self.subscription.id
+    def sub(self) -> Any:
+        """What the ledger knows the subscription by."""
+        return self.lab.kind.sub(self.subscription)
+
+    @property
+    def group(self) -> list[Member]:
+        """All workers of the subscription that live, this one with them."""
+        return [one for one in self.lab.members if one.subscription.handler == self.subscription.handler]
+
+    async def balance(self) -> int:
+        """Take the partitions that are this worker's share."""
+        if self not in self.lab.members:
+            self.lab.members.append(self)
+            self.lab._joined.append(self)
+        await self.consumer.balance()
+        await self.lab.kind.arrived(self)
+        return self.consumer.held()
 
     async def take(self, limit: int = 1_000) -> Batch | None:
         """Claim events under this worker's version."""
+        await self.lab.kind.arrived(self)
         return await self.consumer.take(limit, self.version)
 
     async def taken(self, limit: int = 1_000) -> Batch:
@@ -241,6 +264,7 @@ class Member:
     async def settle(self, batch: Batch, outcome: Outcome | None = None, *, limit: int = 0) -> Settled:
         """Commit an outcome; by default everything is done and emits nothing."""
         outcome = Outcome(done=list(batch.rows)) if outcome is None else outcome
+        await self.lab.kind.arrived(self)
         (settled,) = await self.consumer.settle([(batch, outcome)], limit=limit)
         return settled
 
@@ -253,6 +277,7 @@ class Member:
         outcome = Outcome(done=rows, causes=[row[0] for row in rows])
         for row in rows:
             head = head_of(stamp, self.lab.chance, self.key(row), (row[2],), self.lab.clock.wall_us())
+            head.root = self.journal.decode_head(row[5]).root or row[2]
             child = ids.child(row[2], 0)
             place = self.journal.place(out, partition_of(head.key, child, out.partitions))
             outcome.emitted.append(self.journal.emitted(place, child, row[3], row[4] + 1, head, row[6]))
@@ -294,13 +319,18 @@ class Member:
 
     def die(self) -> None:
         """Stop without a word: nothing is renewed, settled or handed back from now on."""
-        audience: set[object] = getattr(self.journal, "_audience", set())
-        audience.discard(self.consumer)
+        self._gone()
+        self.lab.kind.die(self.journal, self.consumer)
 
     async def leave(self) -> None:
         """Stop in order."""
+        self._gone()
         await self.consumer.release()
         await self.worker.leave()
+
+    def _gone(self) -> None:
+        if self in self.lab.members:
+            self.lab.members.remove(self)
 
 
 def head_of(

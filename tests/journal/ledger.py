@@ -1,11 +1,11 @@
-"""What a SQLite journal has written down, read with plain SQL, and the rules it must keep at every commit."""
+"""What a journal has written down, read from outside, and the rules it must keep at every commit."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from headrace.codec.head import decode_head, decode_stamp
 
@@ -37,8 +37,72 @@ class Opened(NamedTuple):
     errors: list[str]
 
 
-class Ledger:
-    """Reads a journal from outside: knows the tables, nothing of the code that fills them."""
+class Ledger(Protocol):
+    """Reads a journal from outside; ``sub`` is what `Kind.sub` makes of a subscription."""
+
+    def positions(self, sub: Any) -> dict[int, Position]:
+        """Return the positions of a subscription by place."""
+        ...
+
+    def counts(self, sub: Any) -> Counter[str]:
+        """Return what the events of a subscription have come to, over all partitions."""
+        ...
+
+    def opened(self, sub: Any) -> dict[int, Opened]:
+        """Return the open offsets of a subscription."""
+        ...
+
+    def offsets(self, topic: int) -> list[int]:
+        """Return every offset of a topic."""
+        ...
+
+    def ids(self, topic: int) -> list[bytes]:
+        """Return every event id of a topic, in the order of the offsets."""
+        ...
+
+    def places(self, topic: int) -> dict[int, int]:
+        """Return the place of every event of a topic by its offset."""
+        ...
+
+    def ranges(self, sub: Any, place: int) -> list[tuple[int, str]]:
+        """Return (after, name of the version) of each range of a partition."""
+        ...
+
+    def exceptions(self, sub: Any) -> dict[int, str]:
+        """Return the name of the version of each exception row, by offset."""
+        ...
+
+    def version_of(self, sub: Any, place: int, offset: int) -> str | None:
+        """Return the name of the version that the ledger says has handled an offset."""
+        ...
+
+    def dead(self, sub: Any) -> list[tuple[int, str, bytes]]:
+        """Return offset, reason and payload of each dead letter that was not redriven."""
+        ...
+
+    def letters(self) -> list[int]:
+        """Return the numbers of the dead letters that nobody has decided on."""
+        ...
+
+    def offset_of(self, letter: int) -> int:
+        """Return the offset that a dead letter is about."""
+        ...
+
+    def children(self) -> Counter[tuple[bytes, str, str]]:
+        """Return how often each (parent, handler with declared version, model) has an event of its own."""
+        ...
+
+    def dump(self) -> dict[str, list[Any]]:
+        """Return all there is, leases aside: equal dumps mean that nothing has happened."""
+        ...
+
+    def breaches(self) -> list[str]:
+        """Return every rule that does not hold, with where."""
+        ...
+
+
+class SqliteLedger:
+    """Reads the embedded journal: knows the tables, nothing of the code that fills them."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -74,14 +138,24 @@ class Ledger:
             row[0] for row in self._rows("SELECT eid FROM event WHERE tp >> 10 = ? ORDER BY seq", (topic,))
         ]
 
-    def ranges(self, sub: int, place: int) -> list[tuple[int, int]]:
-        """Return (after, version) of each range of a partition."""
-        sql = "SELECT after, version FROM range WHERE sub = ? AND tp = ? ORDER BY after"
-        return self._rows(sql, (sub, place))
+    def _names(self) -> dict[int, str]:
+        """Return the name of every version, as envelopes have it."""
+        sql = """SELECT version.id, version.declared, model.name, coalesce(model.declared, model.epoch),
+                 digest FROM version LEFT JOIN model ON model.id = version.model"""
+        return {
+            row[0]: row[1] if row[2] is None else f"{row[1]}+{row[2]}@{row[3]}:{row[4][:12]}"
+            for row in self._rows(sql, ())
+        }
 
-    def exceptions(self, sub: int) -> dict[int, int]:
-        """Return the version of each exception row, by offset."""
-        return dict(self._rows("SELECT seq, version FROM exception WHERE sub = ?", (sub,)))
+    def ranges(self, sub: int, place: int) -> list[tuple[int, str]]:
+        """Return (after, name of the version) of each range of a partition."""
+        sql, names = "SELECT after, version FROM range WHERE sub = ? AND tp = ? ORDER BY after", self._names()
+        return [(after, names[version]) for after, version in self._rows(sql, (sub, place))]
+
+    def exceptions(self, sub: int) -> dict[int, str]:
+        """Return the name of the version of each exception row, by offset."""
+        sql, names = "SELECT seq, version FROM exception WHERE sub = ?", self._names()
+        return {seq: names[version] for seq, version in self._rows(sql, (sub,))}
 
     def dead(self, sub: int) -> list[tuple[int, str, bytes]]:
         """Return offset, reason and payload of each dead letter that was not redriven."""
@@ -101,8 +175,8 @@ class Ledger:
         """Return the place of every event of a topic by its offset."""
         return dict(self._rows("SELECT seq, tp FROM event WHERE tp >> 10 = ?", (topic,)))
 
-    def version_of(self, sub: int, place: int, offset: int) -> int | None:
-        """Return the version that the ledger says has handled an offset."""
+    def version_of(self, sub: int, place: int, offset: int) -> str | None:
+        """Return the name of the version that the ledger says has handled an offset."""
         found = self.exceptions(sub).get(offset)
         return found or next((v for after, v in reversed(self.ranges(sub, place)) if after < offset), None)
 
@@ -178,7 +252,8 @@ class Ledger:
         opened = self.opened(sub)
         place_of = dict(self._rows("SELECT seq, tp FROM event", ()))
         handler = self._rows("SELECT handler FROM subscription WHERE id = ?", (sub,))[0][0]
-        own = {row[0] for row in self._rows("SELECT id FROM version WHERE handler = ?", (handler,))}
+        names = self._names()
+        own = {names[row[0]] for row in self._rows("SELECT id FROM version WHERE handler = ?", (handler,))}
         for seq, version in self.exceptions(sub).items():
             place = place_of[seq]
             range_version = next((v for after, v in reversed(self.ranges(sub, place)) if after < seq), None)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.journal.journals import KINDS, Kind
+from tests.journal.journals import Kind, kind_at
 from tests.journal.lab import Lab, SeededChance
 
 from headrace import App, Event, Options, RetryPolicy
@@ -106,8 +106,7 @@ def child(job: str, kind: str, folder: str, **given: Any) -> int:
         return pid
     code = 1
     try:
-        (found,) = (one for one in KINDS if one.name == kind)
-        asyncio.run(JOBS[job](found, Path(folder), **given))
+        asyncio.run(JOBS[job](kind_at(kind), Path(folder), **given))
         code = 0
     finally:
         sys.stderr.flush()

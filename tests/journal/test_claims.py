@@ -25,6 +25,7 @@ async def test_a_new_handler_starts_at_the_earliest_event(lab: Lab) -> None:
 async def test_start_is_decided_once(lab: Lab) -> None:
     """A handler that is known keeps its progress, whatever it says of its start later."""
     first = await lab.member(latest=True)
+    assert await first.take() is None
     await lab.publish("a")
     await first.leave()
 
@@ -274,6 +275,7 @@ async def test_a_partial_outcome_leaves_the_rest_running(lab: Lab) -> None:
 async def test_nothing_to_take_is_nothing(lab: Lab) -> None:
     """An empty topic gives no batch, writes nothing, and `wait` returns after the time it was given."""
     member = await lab.member()
+    assert await member.take() is None
     before = lab.ledger.dump()
 
     assert await member.take() is None

@@ -36,7 +36,7 @@ def test_a_kill_at_any_failpoint_costs_nothing(
 ) -> None:
     """The journal is whole after the kill, and in the end each event has one child or one dead letter."""
     codes = nursery.run(
-        {"job": "crash", "kind": shared_kind.name, "folder": str(tmp_path), "point": point, "hit": hit}
+        {"job": "crash", "kind": shared_kind.where, "folder": str(tmp_path), "point": point, "hit": hit}
     )
     assert codes == [-signal.SIGKILL]
 
@@ -51,5 +51,5 @@ def test_the_crashing_app_ends_by_itself_without_a_failpoint(
 ) -> None:
     """The same run without a kill ends in order, so that the kills above are due to the failpoints."""
     assert nursery.run(
-        {"job": "crash", "kind": shared_kind.name, "folder": str(tmp_path), "point": "", "hit": 0}
+        {"job": "crash", "kind": shared_kind.where, "folder": str(tmp_path), "point": "", "hit": 0}
     ) == [0]

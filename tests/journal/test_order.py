@@ -6,6 +6,7 @@ import asyncio
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from tests.journal.journals import Kind
 from tests.journal.lab import Lab, Member, SeededChance
 from tests.journal.nursery import Nursery
@@ -64,7 +65,7 @@ def test_a_reader_misses_nothing_of_other_processes(
 ) -> None:
     """The same with publishers that are processes of their own."""
     jobs = [
-        {"job": "publish", "kind": shared_kind.name, "folder": str(tmp_path), "seed": n, "units": 60}
+        {"job": "publish", "kind": shared_kind.where, "folder": str(tmp_path), "seed": n, "units": 60}
         for n in (1, 2, 3)
     ]
 
@@ -84,6 +85,7 @@ def test_a_reader_misses_nothing_of_other_processes(
     asyncio.run(main())
 
 
+@pytest.mark.needs("knows_parents")
 async def test_a_gap_is_no_end(lab: Lab) -> None:
     """A publish that was refused leaves at most a hole in the offsets: what comes behind it is seen."""
     journal = await lab.journal()

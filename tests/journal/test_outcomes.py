@@ -31,6 +31,7 @@ async def mixed(member: Member, limit: int = 1_000) -> tuple[Batch, Outcome]:
     return batch, outcome
 
 
+@pytest.mark.needs("failpoints")
 @pytest.mark.parametrize("point", WITHIN)
 async def test_a_failure_within_leaves_nothing(lab: Lab, point: str) -> None:
     """A failure anywhere in the transaction takes all of it back; the outcome can be repeated."""
@@ -54,6 +55,7 @@ async def test_a_failure_within_leaves_nothing(lab: Lab, point: str) -> None:
     lab.sound()
 
 
+@pytest.mark.needs("failpoints")
 @pytest.mark.parametrize("point", ["claim.begin", "claim.written"])
 async def test_a_failed_claim_takes_nothing(lab: Lab, point: str) -> None:
     """A claim that fails before its commit has not counted an attempt, and can be repeated."""
@@ -70,19 +72,21 @@ async def test_a_failed_claim_takes_nothing(lab: Lab, point: str) -> None:
     lab.sound()
 
 
+@pytest.mark.needs("failpoints")
 async def test_a_failed_take_over_takes_nothing(lab: Lab) -> None:
     """A balance that fails before its commit owns nothing; the next one does."""
     member = await lab.member(balance=False)
     await lab.publish("a")
     lab.faults.now = FailAt("balance.taken", errors.DiskFull(path="a test"))
     with pytest.raises(errors.DiskFull):
-        await member.consumer.balance()
+        await member.balance()
     assert {at.owner for at in lab.ledger.positions(member.sub).values()} == {None}
 
-    await member.consumer.balance()
+    await member.balance()
     assert len((await member.taken()).rows) == 1
 
 
+@pytest.mark.needs("failpoints")
 async def test_a_failed_offer_activates_nothing(lab: Lab) -> None:
     """A version whose offer fails is not known; offered again it becomes active."""
     journal = await lab.journal()
@@ -125,6 +129,7 @@ async def one_round(member: Member) -> None:
     await member.leave()
 
 
+@pytest.mark.needs("failpoints")
 @pytest.mark.parametrize("point", ["claim.committed", "settle.committed", "release.committed"])
 async def test_a_failure_after_the_commit_has_done_all_of_it(lab: Lab, point: str) -> None:
     """Who dies after a commit leaves a whole journal behind: the next worker finishes each event once."""
@@ -145,6 +150,7 @@ async def test_a_failure_after_the_commit_has_done_all_of_it(lab: Lab, point: st
     lab.sound()
 
 
+@pytest.mark.needs("refuses_conflicts")
 async def test_an_emitted_id_that_is_taken_refuses_only_its_own_cause(lab: Lab) -> None:
     """A derived id that somebody else has written fails that event; its neighbours are committed."""
     member = await lab.member()
@@ -173,6 +179,7 @@ async def two_in_hand(lab: Lab) -> tuple[Member, list[tuple[Batch, Outcome]]]:
     return member, [(batch, await member.made(batch)) for batch in batches]
 
 
+@pytest.mark.needs("failpoints")
 @pytest.mark.parametrize("point", WITHIN)
 async def test_outcomes_together_are_written_all_or_none(lab: Lab, point: str) -> None:
     """Several outcomes in one transaction: a failure takes back all, a repetition writes them once."""
@@ -190,6 +197,7 @@ async def test_outcomes_together_are_written_all_or_none(lab: Lab, point: str) -
     lab.sound()
 
 
+@pytest.mark.needs("refuses_conflicts")
 async def test_outcomes_together_part_with_a_taken_id(lab: Lab) -> None:
     """An id that an earlier outcome of the transaction has taken refuses its own event, and no other."""
     member, parts = await two_in_hand(lab)
@@ -213,7 +221,7 @@ async def test_children_are_where_their_cause_says(lab: Lab) -> None:
     causes = {row[2]: row for row in batch.rows}
     for child in children:
         (parent,) = member.journal.decode_head(child[5]).parents
-        assert (child[3], child[4]) == (causes[parent][0], 1)
+        assert (child[3], child[4]) == (causes[parent][3], 1)
     assert len(children) == 2
 
 

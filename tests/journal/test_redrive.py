@@ -18,9 +18,13 @@ async def bury(lab: Lab, member: Member) -> Batch:
 
 async def redrive(lab: Lab) -> list[str]:
     """Redrive every dead letter."""
-    return await lab.kind.redrive(await lab.journal(), lab.ledger.letters())
+    found = await lab.kind.redrive(await lab.journal(), lab.ledger.letters())
+    for member in lab.members:
+        await lab.kind.arrived(member)
+    return found
 
 
+@pytest.mark.needs("redrives")
 async def test_a_redriven_event_runs_again_from_its_first_attempt(lab: Lab) -> None:
     """It waits in its place with a new generation, and is taken like any other."""
     member = await lab.member()
@@ -30,7 +34,7 @@ async def test_a_redriven_event_runs_again_from_its_first_attempt(lab: Lab) -> N
     assert await redrive(lab) == [""]
     assert lab.ledger.counts(member.sub) == {"taken": 1}
     lab.sound()
-    await member.consumer.balance()
+    await member.balance()
     again = await member.taken()
     attempt = member.attempt(again, again.rows[0])
     assert (again.rows, attempt.number, attempt.generation) == (batch.rows, 1, 1)
@@ -41,6 +45,7 @@ async def test_a_redriven_event_runs_again_from_its_first_attempt(lab: Lab) -> N
     lab.sound()
 
 
+@pytest.mark.needs("redrives")
 async def test_a_redrive_is_seen_after_a_look_that_failed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that was told of one and could not read the journal is not told again."""
 
@@ -52,13 +57,14 @@ async def test_a_redrive_is_seen_after_a_look_that_failed(lab: Lab, monkeypatch:
     batch = await bury(lab, member)
     assert await redrive(lab) == [""]
     with monkeypatch.context() as patch:
-        patch.setattr(type(member.consumer), "_see_redriven", fails, raising=False)
+        patch.setattr(type(member.consumer), lab.kind.sees_redriven, fails)
         with pytest.raises(errors.JournalBusy):
             await member.take()
 
     assert (await member.taken()).rows == batch.rows
 
 
+@pytest.mark.needs("redrives")
 async def test_an_event_may_die_again(lab: Lab) -> None:
     """The second death has a letter of its own, which can be redriven in turn; the first one cannot."""
     member = await lab.member()
@@ -67,7 +73,7 @@ async def test_an_event_may_die_again(lab: Lab) -> None:
     (first,) = lab.ledger.letters()
     for generation in (1, 2):
         assert await redrive(lab) == [""]
-        await member.consumer.balance()
+        await member.balance()
         again = await bury(lab, member)
         assert member.attempt(again, again.rows[0]).generation == generation
         lab.sound()
@@ -77,6 +83,7 @@ async def test_an_event_may_die_again(lab: Lab) -> None:
     assert len(lab.ledger.dead(member.sub)) == 1
 
 
+@pytest.mark.needs("redrives")
 async def test_a_redrive_is_not_repeated(lab: Lab) -> None:
     """While the event is open, or once it is finished, its letter cannot be redriven again."""
     member = await lab.member()
@@ -87,13 +94,14 @@ async def test_a_redrive_is_not_repeated(lab: Lab) -> None:
 
     assert await lab.kind.redrive(journal, [number]) == [""]
     assert all(await lab.kind.redrive(journal, [number, number, number + 99]))
-    await member.consumer.balance()
+    await member.balance()
     await member.settle(await member.taken())
     assert all(await lab.kind.redrive(journal, [number]))
     assert await member.take() is None
     lab.sound()
 
 
+@pytest.mark.needs("redrives")
 async def test_a_redriven_event_waits_for_its_key(lab: Lab) -> None:
     """Late as it is, it never runs beside another event of its key."""
     lab.partitions = 1
@@ -103,7 +111,7 @@ async def test_a_redriven_event_waits_for_its_key(lab: Lab) -> None:
     await lab.publish("a", "b")
     in_hand = await member.taken()
     await redrive(lab)
-    await member.consumer.balance()
+    await member.balance()
 
     assert await member.take() is None
     settled = await member.settle(in_hand, limit=10)
@@ -113,6 +121,7 @@ async def test_a_redriven_event_waits_for_its_key(lab: Lab) -> None:
     lab.sound()
 
 
+@pytest.mark.needs("redrives")
 async def test_the_active_version_takes_it_and_the_ledger_says_so(lab: Lab) -> None:
     """Finished by another version than its range's: an exception row; by the range's own after all: none."""
     member = await lab.member(offer("d1"))
@@ -123,20 +132,21 @@ async def test_the_active_version_takes_it_and_the_ledger_says_so(lab: Lab) -> N
     newer = (await journal.offer(offer("d2"))).mine
     old, member.version = member.version, newer
     await redrive(lab)
-    await member.consumer.balance()
+    await member.balance()
     await bury(lab, member)
-    assert lab.ledger.version_of(member.sub, row[1], row[0]) == newer.id
+    assert lab.ledger.version_of(member.sub, row[1], row[0]) == newer.name
     lab.sound()
 
     member.version = await journal.activate(old.handler, old.name)
     assert await redrive(lab) == [""]
-    await member.consumer.balance()
+    await member.balance()
     await member.settle(await member.taken())
-    assert lab.ledger.version_of(member.sub, row[1], row[0]) == old.id
+    assert lab.ledger.version_of(member.sub, row[1], row[0]) == old.name
     assert lab.ledger.exceptions(member.sub) == {}
     lab.sound()
 
 
+@pytest.mark.needs("redrives")
 async def test_a_redrive_survives_the_death_of_the_owner(lab: Lab) -> None:
     """Made waiting while nobody looked, or in hand when its worker died: the next owner has it."""
     first = await lab.member()

@@ -27,8 +27,8 @@ from tests.journal.journals import Sqlite, SqliteMemory
 from tests.journal.lab import Content, Lab
 
 from headrace.errors import HeadraceError
+from headrace.journal import consumer
 from headrace.journal.append import Appender
-from headrace.journal.consumer import SqliteConsumer
 from headrace.journal.held import Held
 from headrace.journal.queries import load
 
@@ -194,7 +194,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a worker has at most its share",
-        method(SqliteConsumer, "_quota", 1_000),
+        method(consumer, "fair_share", 1_000),
         test_leases.test_shares_are_fair,
         {"partitions": 4, "workers": 2},
     ),

@@ -82,7 +82,7 @@ async def test_a_claim_pins_its_version(lab: Lab) -> None:
     settled = await old.settle(batch, await old.made(batch), limit=10)
 
     assert (settled.stale, settled.next) == (frozenset(), None)
-    assert {lab.ledger.version_of(old.sub, row[1], row[0]) for row in batch.rows} == {old.version.id}
+    assert {lab.ledger.version_of(old.sub, row[1], row[0]) for row in batch.rows} == {old.version.name}
     assert newer.id != old.version.id
     lab.sound()
 
@@ -112,13 +112,15 @@ async def test_a_range_ends_where_the_old_version_stopped_taking(lab: Lab) -> No
     new = await lab.member(offer("d2"), balance=False)
     await old.settle(first)
     await old.leave()
-    await new.consumer.balance()
+    await new.balance()
 
     rest = await new.taken()
     await new.settle(rest)
 
     (place,) = {row[1] for row in rest.rows}
-    assert lab.ledger.ranges(old.sub, place) == [(0, old.version.id), (first.rows[-1][0], new.version.id)]
+    start = lab.ledger.positions(old.sub)[place].start
+    taken, versions = [start, first.rows[-1][0]], [old.version.name, new.version.name]
+    assert lab.ledger.ranges(old.sub, place) == list(zip(taken, versions, strict=True))
     assert lab.ledger.exceptions(old.sub) == {}
     lab.sound()
 
@@ -139,13 +141,13 @@ async def test_a_retry_after_an_upgrade_leaves_an_exception_row(lab: Lab, ending
     await old.settle(again, Outcome(done=[] if dead else again.rows, dead=dead))
 
     assert again.rows == [failed]
-    assert lab.ledger.exceptions(old.sub) == {failed[0]: new.id}
-    assert lab.ledger.version_of(old.sub, fine[1], fine[0]) != new.id
+    assert lab.ledger.exceptions(old.sub) == {failed[0]: new.name}
+    assert lab.ledger.version_of(old.sub, fine[1], fine[0]) != new.name
     lab.sound()
 
 
-async def test_a_rerun_after_a_crash_under_a_new_version_leaves_an_exception_row(lab: Lab) -> None:
-    """What a dead worker had in hand and another version finishes is told apart from its range."""
+async def test_a_rerun_after_a_crash_under_a_new_version_is_that_versions(lab: Lab) -> None:
+    """What a dead worker had in hand and another version finishes belongs to the one that finished it."""
     old = await lab.member(offer("d1"))
     await lab.publish("a")
     (row,) = (await old.taken()).rows
@@ -155,7 +157,7 @@ async def test_a_rerun_after_a_crash_under_a_new_version_leaves_an_exception_row
     new = await lab.member(offer("d2"))
     await new.settle(await new.taken())
 
-    assert lab.ledger.exceptions(new.sub) == {row[0]: new.version.id}
+    assert lab.ledger.version_of(new.sub, row[1], row[0]) == new.version.name
     lab.sound()
 
 

@@ -65,7 +65,7 @@ class Play:
         self.versions = 1
         self.published: list[NewEvent] = []
         #: Final outcomes by offset: how it ended, and by which version.
-        self.final: dict[int, tuple[str, int]] = {}
+        self.final: dict[int, tuple[str, str]] = {}
         #: Offsets that were redriven: they may come late.
         self.redriven: set[int] = set()
         self.run(self.journals[0].offer(offer("d1")))
@@ -339,7 +339,7 @@ class Play:
             if offset in stale:
                 continue
             assert offset not in self.final, "finished twice"
-            self.final[offset] = ending, work.batch.version.id
+            self.final[offset] = ending, work.batch.version.name
             if keys[offset] is not None and offset not in self.redriven:
                 earlier = {seq for seq, key in keys.items() if key == keys[offset] and seq < offset}
                 late = earlier - self.final.keys() - self.redriven

@@ -23,9 +23,10 @@ from headrace.journal.kafka import letters
 from headrace.journal.kafka.client import cluster_of
 from headrace.journal.kafka.journal import KafkaJournal
 from headrace.journal.kafka.log import Log
+from headrace.journal.kafka.rules import violations
 from headrace.journal.kafka.survey import Survey
 from headrace.ports import Faults, NoFaults
-from headrace.ports.look import Filter, Letter
+from headrace.ports.look import Filter, Letter, Violation
 from headrace.settings import Settings
 from headrace.testing import CrashAt
 from headrace.world import SystemChance, SystemClock
@@ -167,6 +168,16 @@ class Bench:
                 )
                 found["open"] += len(position.open)
             return +found
+
+    async def violations(self) -> list[Violation]:
+        """Return the rules of the journal that this app's subscription breaks."""
+        async with self.log() as log:
+            survey = Survey(log)
+            try:
+                found = await violations(survey)
+            finally:
+                await survey.close()
+        return [one for one in found if one.where.startswith(self.handler)]
 
     def eat(self, topic: str, partition: int | None = None, low: int = -1) -> None:
         """Delete the records of a topic (or of one partition below an offset), as retention does."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 from uuid import UUID
 
 from tests.services.desks import serving
@@ -34,7 +34,8 @@ class Parcel(Event, topic="parcels", key="who"):
     number: int
 
 
-class Stage(NamedTuple):
+@dataclass(frozen=True)
+class Stage:
     """A journal on which something has happened."""
 
     journal: str

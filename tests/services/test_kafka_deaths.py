@@ -77,6 +77,7 @@ async def survive(broker: str, folder: Path, point: str, hit: int) -> None:
     assert len(found) + len(dead) == EVENTS, point
     counted = await bench.positions()
     assert (counted["taken"], counted["done"], counted["dead"]) == (EVENTS, len(found), len(dead)), point
+    assert await bench.violations() == [], point
 
 
 @pytest.mark.parametrize("some", [DEATHS[at : at + ABREAST] for at in range(0, len(DEATHS), ABREAST)])

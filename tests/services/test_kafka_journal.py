@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from confluent_kafka import Producer
+from tests.journal.index.shelf import in_schema_of_its_own
 from tests.services import desks
 from tests.services.kafka import Broker, Node
 from tests.services.postgres import Postgres
@@ -62,7 +63,9 @@ def broker() -> Iterator[Node]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def settings(request: pytest.FixtureRequest, broker: Node, postgres: Postgres, tmp_path: Path) -> Settings:
     """Where the journal is, with either kind of index."""
-    index = postgres.url if request.param == "postgresql" else str(tmp_path / "index.db")
+    # A schema for each: an index belongs to one cluster.
+    in_database = request.param == "postgresql"
+    index = in_schema_of_its_own(postgres.url).where if in_database else str(tmp_path / "index.db")
     return Settings(journal=f"kafka://{broker.bootstrap}", index=index, lease_ms=6_000)
 
 

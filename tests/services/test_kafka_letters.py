@@ -79,6 +79,7 @@ async def test_a_redriven_event_is_handled_once_more(bench: Bench, protocol: str
         ]
     counted = await bench.positions()
     assert counted == Counter(taken=10, done=9, dead=1)
+    assert await bench.violations() == []
 
 
 async def test_a_dropped_letter_stays_counted(bench: Bench) -> None:
@@ -106,6 +107,7 @@ async def test_a_dropped_letter_stays_counted(bench: Bench) -> None:
         await until(handled)
     assert [one.fate for one in await bench.letters()] == ["dropped"]
     assert await bench.positions() == Counter(taken=5, done=4, dead=1)
+    assert await bench.violations() == []
 
 
 async def test_a_command_that_cannot_be_followed_says_why(bench: Bench) -> None:
@@ -172,6 +174,7 @@ async def test_an_event_that_its_topic_has_lost_is_redriven_from_its_letter(benc
         parents = {one.headers["ce_parentids"].decode() for one in told}
         assert parents == {str(one.event.envelope.event_id) for one in found}
     assert await bench.positions() == Counter(taken=4, done=4)
+    assert await bench.violations() == []
 
 
 async def test_an_open_event_that_retention_has_eaten_is_expired(broker: str, tmp_path: Path) -> None:
@@ -199,6 +202,7 @@ async def test_an_open_event_that_retention_has_eaten_is_expired(broker: str, tm
             ("expired", "HR-E117", b"")
         ] * 2
     assert await bench.positions() == Counter(taken=7, done=5, expired=2)
+    assert await bench.violations() == []
     async with bench.log() as log:
         answers = await letters.redrive(log, found)
     assert {one.problem for one in answers} == {"nobody has its event any more"}
@@ -282,3 +286,4 @@ async def test_a_group_that_the_brokers_forgot_goes_on_from_its_ledger(bench: Be
 
         await until(rest)
     assert await bench.results() == list(range(15))
+    assert await bench.violations() == []

@@ -122,7 +122,7 @@ async def test_every_look_adds_up(stage: Stage) -> None:
 
         await until(whole)
         await publishing
-        assert await look.violations() == []
+        assert [one for one in await look.violations() if one.where.startswith(stage.handler)] == []
         (history,) = await look.histories(stage.handler)
         assert (history.neither, history.both, history.taken) == (0, 0, total)
     assert [one.published for one in seen] == sorted(one.published for one in seen)
@@ -187,6 +187,9 @@ async def test_two_versions_share_the_events(stage: Stage) -> None:
     async with shop.look() as look, deciding(stage.journal, stage.index) as desk:
         (history,) = await look.histories(stage.handler)
         assert [history.handled[one.id] for one in history.versions] == [100, 200]
+        found = await shop.progress(look)
+        assert found is not None
+        assert (found.rebalances or 0) >= 1, "the second worker got what the first had"
         assert (history.neither, history.both, history.unfinished) == (0, 0, 0)
         assert history.active is not None
         assert history.active.name == "2"
@@ -219,7 +222,7 @@ async def test_what_is_redriven_and_dropped_adds_up(stage: Stage) -> None:
         assert await look.letters(Filter(handler=stage.handler)) == []
         decided = await look.letters(Filter(handler=stage.handler, decided=True))
         assert Counter(one.fate for one in decided) == {"redriven": len(others), "dropped": len(kept)}
-        assert await look.violations() == []
+        assert [one for one in await look.violations() if one.where.startswith(stage.handler)] == []
         (history,) = await look.histories(stage.handler)
         assert (history.neither, history.both, history.taken) == (0, 0, 40)
 

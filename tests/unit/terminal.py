@@ -102,14 +102,14 @@ class Running:
             self.process.kill()
         self.process.communicate()
 
-    def until(self, text: str, times: int = 1) -> None:
-        """Read stderr until a line holds the text, so many times."""
+    def until(self, text: str, times: int = 1) -> str:
+        """Read stderr until a line holds the text, so many times; return that line."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.err.append(line)
             times -= text in line
             if times <= 0:
-                return
+                return line
         raise AssertionError(f"{text!r} never came: {''.join(self.err)}")
 
     def ended(self, number: signal.Signals | None = None) -> Ran:

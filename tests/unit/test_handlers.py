@@ -102,6 +102,8 @@ def test_a_plain_function_has_threads() -> None:
     found = declared(at_the_top)
     assert (found.is_async, found.concurrency) == (False, THREADS_DEFAULT)
     assert declared(at_the_top, offload="process").offload == "process"
+    assert found.delivery == "exactly_once"
+    assert declared(at_the_top, delivery="at_least_once").delivery == "at_least_once"
 
 
 @pytest.mark.parametrize(
@@ -285,6 +287,8 @@ def test_a_generator_is_refused() -> None:
         ({"version": ""}, "version '' has characters"),
         ({"version": "1+x"}, "version '1+x' has characters"),  # a plus begins the model's part
         ({"offload": "fork"}, "offload is 'thread' or 'process', not 'fork'"),
+        ({"delivery": "twice"}, "delivery is 'exactly_once' or 'at_least_once', not 'twice'"),
+        ({"delivery": ""}, "delivery is 'exactly_once' or 'at_least_once', not ''"),
     ],
 )
 def test_numbers_and_words_out_of_bounds_are_refused(arguments: dict[str, Any], said: str) -> None:

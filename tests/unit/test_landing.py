@@ -46,6 +46,7 @@ def test_what_ends_while_flights_are_chosen_keeps_its_order() -> None:
     server = Server.__new__(Server)
     server._clock, server._flights, server.pipeline = clock, [first, second], cast("Any", Threaded())
     server._land = land  # type: ignore[method-assign]
+    server._settle_after_ms = 10.0
     second.begin(clock.boot_ns)
     finish(second)
     clock.advance(1)

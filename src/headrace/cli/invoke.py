@@ -30,6 +30,7 @@ COMMANDS = (
     "check",
     "dlq",
     "model",
+    "copy",
     "index",
     "explain",
 )

@@ -31,6 +31,9 @@ _EXITS: tuple[tuple[type[errors.HeadraceError], Exit], ...] = (
     (errors.EventNotFound, Exit.NO),
     (errors.HandlerUnknown, Exit.NO),
     (errors.RedriveRefused, Exit.NO),
+    (errors.CopyRefused, Exit.NO),
+    (errors.CopyDiffers, Exit.NO),
+    (errors.TopicMismatch, Exit.NO),
     (errors.JournalUrlInvalid, Exit.UNUSABLE),
     (errors.JournalLoopBound, Exit.UNUSABLE),
     (errors.JournalError, Exit.UNREACHABLE),
@@ -203,7 +206,7 @@ class Progress:
 
     def __init__(self, total: int) -> None:
         self._clock = SystemClock()
-        self._total = total
+        self.total = total
         self._started_ns = self._clock.boot_ns()
         self._next_ns = self._started_ns + self.PATIENCE_NS
         self._drawn = False
@@ -216,8 +219,8 @@ class Progress:
             return
         self._next_ns = now + self.REDRAW_NS
         rate = done / ((now - self._started_ns) / 1e9)
-        left = f", {(self._total - done) / rate:.0f} s left" if done else ""
-        text = f"{done:,} of {self._total:,}  {rate:,.0f}/s{left}  {note}"
+        left = f", {(self.total - done) / rate:.0f} s left" if done else ""
+        text = f"{done:,} of {self.total:,}  {rate:,.0f}/s{left}  {note}"
         room = os.get_terminal_size(sys.stderr.fileno()).columns - 1
         print(f"\r\x1b[K{shortened(text, room)}", end="", file=sys.stderr, flush=True)
         self._drawn = True

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -30,11 +30,12 @@ SWITCH_INTERVAL_S = 0.0005
 GC_THRESHOLD = (10_000, 20, 50)
 #: How often a worker that holds other partitions than before says so.
 NEWS_S = 0.2
-WORKERS_MAX = 64
+WORKERS_MAX, PORT_MAX = 64, 65_535
 
 _EPILOG = examples(
     "headrace run app:app",
     "headrace run app:app --workers 4",
+    "headrace run app:app --metrics-port 9464",
     "headrace run app:app --journal /var/lib/support/headrace.db --durability normal",
     more="Ctrl-C or SIGTERM: handlers end or are handed back within stop_grace_ms. Ctrl-C again: at once.",
 )
@@ -45,7 +46,7 @@ def add_to(top: typer.Typer) -> None:
     top.command("run", epilog=_EPILOG)(_run)
 
 
-def _run(
+def _run(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
     target: Target,
     workers: Annotated[int, typer.Option("--workers", min=1, max=WORKERS_MAX, help="Worker processes.")] = 1,
     journal: Journal = None,
@@ -64,6 +65,16 @@ def _run(
             show_default=False,
         ),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port", min=0, max=PORT_MAX, show_default=False,
+            help="Serve /metrics, /health and /ready; 0 = any free port. Further workers: the next ones.",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="Where it listens; there is no password.")
+    ] = "127.0.0.1",
     siblings: Annotated[int, typer.Option("--one-of", hidden=True)] = 0,
 ) -> int:  # fmt: skip
     """Handle events until stopped; several may run on one journal, and share the partitions."""
@@ -75,8 +86,22 @@ def _run(
         from headrace.settings import load
 
         grace_s = load(flags).stop_grace_ms / 1000
-        return Supervisor(_command(target, workers, flags), workers, grace_s).run()
-    return Process(target, flags, siblings).run()
+        commands = [
+            _command(target, workers, {**flags, **_metrics_of(number, metrics_host, metrics_port)})
+            for number in range(workers)
+        ]
+        return Supervisor(commands, grace_s).run()
+    where = None if metrics_port is None else (metrics_host, metrics_port)
+    return Process(target, flags, siblings, where).run()
+
+
+def _metrics_of(number: int, host: str, port: int | None) -> dict[str, Any]:
+    """Return the flags of one of several workers: each is scraped by itself, on a port of its own."""
+    if port is None:
+        return {}
+    if port + number > PORT_MAX:
+        raise errors.CommandInvalid(problem=f"there is no port {port + number} for worker {number + 1}")
+    return {"metrics_host": host, "metrics_port": port + number if port else 0}
 
 
 def _command(target: str, workers: int, flags: dict[str, Any]) -> list[str]:
@@ -93,8 +118,11 @@ def _command(target: str, workers: int, flags: dict[str, Any]) -> list[str]:
 class Process:
     """One worker process: signals, settings of the interpreter, and what is told on stderr."""
 
-    def __init__(self, target: str, flags: dict[str, Any], siblings: int) -> None:
+    def __init__(
+        self, target: str, flags: dict[str, Any], siblings: int, metrics: tuple[str, int] | None = None
+    ) -> None:
         self._target, self._flags, self._siblings = target, flags, siblings
+        self._metrics = metrics
         self._stop = asyncio.Event()
         self._clock = SystemClock()
         self._interrupted = False
@@ -113,12 +141,16 @@ class Process:
             )
         _share_cores(app, self._siblings)
         quicken()
-        return asyncio.run(self._serve(app))
+        if self._metrics is None:
+            return asyncio.run(self._serve(app))
+        with _Watch(app.settings.lease_ms, self._clock, *self._metrics) as watch:
+            say(f"{self._name}metrics on {watch.endpoint.url}/metrics, health on /health and /ready")
+            return asyncio.run(self._serve(app, watch))
 
-    async def _serve(self, app: App) -> int:
+    async def _serve(self, app: App, watch: _Watch | None = None) -> int:
         self._watch_signals()
         async with app:
-            worker = app.worker()
+            worker = app.worker(observer=watch.counts if watch else None)
             try:
                 await worker.start()
             except BaseException:
@@ -126,11 +158,14 @@ class Process:
                 raise
             self._tell_start(app, worker)
             _freeze()
-            news = asyncio.create_task(self._tell_partitions(worker))
+            beside = [asyncio.create_task(self._tell_partitions(worker))]
+            if watch is not None:
+                beside.append(asyncio.create_task(watch.health.watch(worker.servers)))
             try:
                 handed_back = await worker.run(self._stop)
             finally:
-                news.cancel()
+                for task in beside:
+                    task.cancel()
         self._tell_end(worker, handed_back)
         return Exit.INTERRUPTED if self._interrupted else Exit.DONE
 
@@ -180,6 +215,29 @@ class Process:
     def _tell_end(self, worker: Worker, handed_back: int) -> None:
         finished = sum(server.finished for server in worker.servers)
         say(f"{self._name}stopped: {counted(finished, 'event')} finished, {handed_back:,} handed back")
+
+
+class _Watch:
+    """What is told of this process over HTTP."""
+
+    def __init__(self, silence_ms_max: int, clock: SystemClock, host: str, port: int) -> None:
+        try:
+            from headrace.lens.endpoint import Endpoint
+        except ModuleNotFoundError as fault:
+            raise errors.ExtraMissing(feature="--metrics-port", extra="metrics") from fault
+        from headrace.lens.counts import Counts
+        from headrace.lens.health import Health
+
+        self.counts = Counts(clock)
+        self.health = Health(clock, silence_ms_max)
+        self.endpoint = Endpoint(host, port, self.counts, self.health)
+
+    def __enter__(self) -> Self:
+        self.endpoint.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.endpoint.__exit__(*exc)
 
 
 def _share_cores(app: App, workers: int) -> None:

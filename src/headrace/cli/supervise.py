@@ -23,8 +23,8 @@ STOP_SLACK_S = 20.0
 class Supervisor:
     """Keeps a number of workers alive until it is told to stop."""
 
-    def __init__(self, command: Sequence[str], count: int, grace_s: float) -> None:
-        self._command, self._count = command, count
+    def __init__(self, commands: Sequence[Sequence[str]], grace_s: float) -> None:
+        self._commands = commands
         self.patience_s = grace_s + STOP_SLACK_S
         self._clock = SystemClock()
         self._children: dict[int, asyncio.subprocess.Process] = {}
@@ -41,8 +41,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
-        say(f"{counted(self._count, 'worker')}, supervised by pid {os.getpid()}")
-        keepers = [asyncio.create_task(self._keep(number)) for number in range(self._count)]
+        say(f"{counted(len(self._commands), 'worker')}, supervised by pid {os.getpid()}")
+        keepers = [asyncio.create_task(self._keep(number)) for number in range(len(self._commands))]
         await self._stop.wait()
         self._signal(signal.SIGTERM)
         _, late = await asyncio.wait(keepers, timeout=self.patience_s)
@@ -70,7 +70,7 @@ class Supervisor:
         while not self._stop.is_set():
             # Standard input is a pipe whose other end dies with us: a worker without a parent stops.
             child = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.PIPE, stdout=sys.stdout, stderr=sys.stderr
+                *self._commands[number], stdin=asyncio.subprocess.PIPE, stdout=sys.stdout, stderr=sys.stderr
             )
             self._children[number] = child
             if self._stop.is_set():  # the signal for all was sent while this one was being born

@@ -88,10 +88,13 @@ def write_head(
         ("ce_principal", head.principal.encode()),
         ("traceparent", f"00-{head.trace.hex()}-{head.span.hex()}-{head.flags:02x}".encode()),
     ]
+    parents = b""
     if head.parents:
-        found.append(("ce_parentids", ",".join(map(text_of, head.parents)).encode()))
+        parents = ",".join(map(text_of, head.parents)).encode()
+        found.append(("ce_parentids", parents))
     if head.root:
-        found.append(("ce_causalityid", text_of(head.root).encode()))
+        first = head.parents == (head.root,)  # the first event of the chain is the cause: most are so
+        found.append(("ce_causalityid", parents if first else text_of(head.root).encode()))
     if head.input_hash:
         found.append(("ce_inputhash", head.input_hash.hex().encode()))
     if head.confidence is not None:

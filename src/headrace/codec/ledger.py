@@ -31,6 +31,8 @@ class OpenEntry(msgspec.Struct, array_like=True, gc=False):
     due_us: int
     #: Offset of the dead letter that was redriven: it has the bytes, when the source has not any more.
     letter: int = -1
+    #: How long that was when it was written.
+    wait_us: int = 0
 
 
 class Range(msgspec.Struct, array_like=True, gc=False):

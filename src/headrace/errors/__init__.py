@@ -38,6 +38,8 @@ from headrace.errors.handler import (
     SignatureInvalid,
 )
 from headrace.errors.journal import (
+    CopyDiffers,
+    CopyRefused,
     DiskFull,
     EventNotFound,
     HandlerUnknown,
@@ -60,8 +62,10 @@ from headrace.errors.journal import (
     JournalUnavailable,
     JournalUrlInvalid,
     LeaseLost,
+    RecordTooLarge,
     RedriveRefused,
     TopicMismatch,
+    TopicUnfit,
 )
 from headrace.errors.model import (
     InputRefused,
@@ -96,6 +100,8 @@ __all__ = [
     "CommandInvalid",
     "ContentTypeRefused",
     "ContractInvalid",
+    "CopyDiffers",
+    "CopyRefused",
     "DeadlineExceeded",
     "DepthExceeded",
     "DerivedConflict",
@@ -153,6 +159,7 @@ __all__ = [
     "PayloadTooLarge",
     "PayloadUndecodable",
     "PoolCrashed",
+    "RecordTooLarge",
     "RedriveRefused",
     "SettingInvalid",
     "SettingsUnreadable",
@@ -160,6 +167,7 @@ __all__ = [
     "TargetInvalid",
     "TopicInvalid",
     "TopicMismatch",
+    "TopicUnfit",
     "TypeTwice",
     "TypeUnknown",
     "UnitTooLarge",

@@ -292,3 +292,53 @@ class IndexGap(JournalError):
     code = "HR-E222"
     fault = Fault.THEIRS
     retryable = True
+
+
+class CopyRefused(JournalError):
+    """The journal is not copied: {problem}.
+
+    The source is as it was. What was copied before, if anything, stays; the same command goes on from there.
+
+    Hint: mend it, and run the same command again.
+    """
+
+    code = "HR-E228"
+    fault = Fault.YOURS
+
+
+class CopyDiffers(JournalError):
+    """The copy differs from its source: {problem}.
+
+    No position was written, so that no handler begins on a history that is another one. Somebody else has
+    written to the topics, or records of them are gone.
+
+    Hint: delete the topics and the index of the target, and copy again while nobody uses them.
+    """
+
+    code = "HR-E229"
+    fault = Fault.YOURS
+
+
+class TopicUnfit(JournalError):
+    """Topic {topic} is not fit to hold events: {problem}.
+
+    It was not used, and not changed.
+
+    Hint: use another topic, or ``kafka-configs.sh --alter --entity-type topics --entity-name {topic}
+    --add-config {setting}``.
+    """
+
+    code = "HR-E230"
+    fault = Fault.YOURS
+
+
+class RecordTooLarge(JournalError):
+    """An event is larger than the brokers let into topic {topic}.
+
+    Nothing was written, and it is not tried again: it would be refused again.
+
+    Hint: raise ``max.message.bytes`` of the topic, or store the large part elsewhere and publish its address.
+    """
+
+    code = "HR-E231"
+    fault = Fault.YOURS

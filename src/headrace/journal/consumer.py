@@ -15,12 +15,23 @@ import apsw
 from headrace import errors
 from headrace.journal.connection import Connection, Disk, Tell
 from headrace.journal.file import mapped
-from headrace.journal.held import Held, Open
+from headrace.journal.held import Held, Open, awoken, next_due_ns
+from headrace.journal.progress import surveyed
 from headrace.journal.scan import Found, Scan
 from headrace.journal.settle import Token, conflicts, key_of, put_open, topics_of, without, write_outcome
-from headrace.journal.takeover import load_open, take_over
+from headrace.journal.takeover import fair_share, give_back, load_open, take_over
 from headrace.journal.versions import Versions
-from headrace.ports import Attempt, Batch, OpenState, Outcome, Row, Settled, Subscription, VersionInfo
+from headrace.ports import (
+    Attempt,
+    Batch,
+    OpenState,
+    Outcome,
+    Row,
+    Settled,
+    Subscription,
+    Survey,
+    VersionInfo,
+)
 
 T = TypeVar("T")
 
@@ -30,8 +41,6 @@ SKIP_STORED = 10_000
 SETTLE_AFTER_MS = 10.0
 #: Looks of one claim that may bring only events whose keys wait, before it ends and is repeated.
 LOOKS_MAX = 16
-#: How soon to look again at what is due but was not taken.
-DUE_LOOK_S = 0.005
 
 
 class SqliteConsumer:
@@ -53,6 +62,8 @@ class SqliteConsumer:
         self._joined = False
         self._told = True
         self._skipped = 0
+        self._known: frozenset[int] = frozenset()
+        self.rebalances = 0
         self._audience = audience  # those who are told of commits
 
     # --- leases -------------------------------------------------------------------------------
@@ -67,13 +78,15 @@ class SqliteConsumer:
         forgotten = self._drop_lost()
         self._see_redriven()
         self._scan.seen_all = False  # should a commit ever go by unheard
-        quota = self._quota()
+        quota = fair_share(self._db, self._subscription)
         staying = [held for held in self._parts.values() if not held.leaving]
         if len(staying) < quota or forgotten:
             await self._take_free(forgotten, max(0, quota - len(staying) - len(forgotten)))
         for held in staying[quota:]:
             held.leaving = True
         await self._release_leaving()
+        self.rebalances += self._known != self._parts.keys()
+        self._known = frozenset(self._parts)
         return len(self._parts)
 
     def _join(self) -> None:
@@ -81,12 +94,6 @@ class SqliteConsumer:
 
     def _now(self) -> tuple[str, int]:
         return self._db.clock.boot_id(), self._db.clock.boot_ns()
-
-    def _quota(self) -> int:
-        """Return ceil(partitions / live workers)."""
-        boot, now = self._now()
-        alive: int = self._db.row(self._queries.members_alive, (self._sub, boot, now))[0]
-        return -(-self._subscription.topic.partitions // max(1, alive))
 
     def _drop_lost(self) -> list[int]:
         """Forget partitions that others own by now; return those that are ours without our knowing it."""
@@ -130,11 +137,7 @@ class SqliteConsumer:
             await self._give_back(leaving)
 
     async def _give_back(self, parts: list[Held]) -> int:
-        def work() -> list[int]:
-            bindings = [(self._sub, held.tp, self._worker, held.epoch) for held in parts]
-            freed = [self._db.row(self._queries.position_release, one) for one in bindings]
-            return [row[0] for row in freed if row is not None]
-
+        work = partial(give_back, self._db, self._sub, self._worker, parts)
         freed = await self._db.write(work, disk=Disk.SOON)
         for tp in freed:
             self._parts.pop(tp, None)
@@ -144,6 +147,10 @@ class SqliteConsumer:
     def held(self) -> int:
         """Return the number of partitions held."""
         return len(self._parts)
+
+    async def survey(self) -> Survey:
+        """Look how far behind the partitions held are."""
+        return await surveyed(self._db, self._subscription, self._worker)
 
     async def release(self) -> int:
         """Hand back every partition and leave the subscription; harmless when that is done."""
@@ -360,15 +367,7 @@ class SqliteConsumer:
     async def wait(self, seconds: float) -> None:
         """Return on a commit here or elsewhere, when a retry is due, or after ``seconds``."""
         first = self.next_due_ns()
-        if first is not None:
-            # One that is due already may be there because the server has no room for it: no hurry then.
-            seconds = min(seconds, max(DUE_LOOK_S, (first - self._db.clock.boot_ns()) / 1e9))
-        timer = asyncio.get_running_loop().call_later(seconds, self._woken.set)
-        try:
-            await self._woken.wait()
-        finally:
-            timer.cancel()
-            self._woken.clear()
+        await awoken(self._woken, seconds, None if first is None else first - self._db.clock.boot_ns())
 
     def wake(self) -> None:
         """Have `wait` return."""
@@ -386,8 +385,7 @@ class SqliteConsumer:
 
     def next_due_ns(self) -> int | None:
         """Return when the earliest waiting event may run, on the boot clock."""
-        due = [held.next_due_ns() for held in self._parts.values() if held.waiting]
-        return min((one for one in due if one is not None), default=None)
+        return next_due_ns(self._parts.values())
 
 
 def _nothing_follows(settled: list[Settled]) -> bool:

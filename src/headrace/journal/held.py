@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from headrace.ports import Attempt, OpenState
+
+#: How soon to look again at what is due but was not taken.
+DUE_LOOK_S = 0.005
 
 
 @dataclass(slots=True)
@@ -124,3 +129,22 @@ class Held:
     def next_due_ns(self) -> int | None:
         """Return when the earliest waiting event may run."""
         return min((entry.due_ns for entry in self._foremost() if self.may_run(entry)), default=None)
+
+
+def next_due_ns(parts: Iterable[Held]) -> int | None:
+    """Return when the earliest waiting event may run, on the boot clock."""
+    due = [held.next_due_ns() for held in parts if held.waiting]
+    return min((one for one in due if one is not None), default=None)
+
+
+async def awoken(woken: asyncio.Event, seconds: float, due_in_ns: int | None) -> None:
+    """Return when somebody wakes, when something is due, or after ``seconds``."""
+    if due_in_ns is not None:
+        # One that is due already may be there because the server has no room for it: no hurry then.
+        seconds = min(seconds, max(DUE_LOOK_S, due_in_ns / 1e9))
+    timer = asyncio.get_running_loop().call_later(seconds, woken.set)
+    try:
+        await woken.wait()
+    finally:
+        timer.cancel()
+        woken.clear()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from headrace.journal.connection import Connection
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.versions import info_of
-from headrace.ports import Clock, OpenState, VersionInfo
+from headrace.ports import Clock, OpenState, Subscription, Survey, VersionInfo
 from headrace.ports.look import Owner, Progress, Topic
+
+#: Events that a survey looks at: a larger backlog reads as this one.
+SURVEY_ROWS_MAX = 100_000
 
 
 def topics(reader: Reader) -> list[Topic]:
@@ -57,6 +62,32 @@ def progress(reader: Reader, clock: Clock) -> list[Progress]:
                 )
             )
     return found
+
+
+def survey(reader: Reader, subscription: Subscription, worker: int, clock: Clock) -> Survey:
+    """Return how far behind the partitions of one worker are."""
+    queries: Any = load("progress.sql")
+    sub, topic = subscription.id, subscription.topic.id
+    with reader.snapshot():
+        lag = {partition: 0 for (partition,) in reader.rows(queries.held, (sub, worker))}
+        lag |= dict(reader.rows(queries.lags, (sub, topic, worker, SURVEY_ROWS_MAX)))
+        ((unowned,),) = reader.rows(queries.unowned, (sub, clock.boot_id(), clock.boot_ns()))
+    return Survey(lag, unowned)
+
+
+async def surveyed(db: Connection, subscription: Subscription, worker: int) -> Survey:
+    """Look, in a thread on a connection of its own: many rows must not hold up the loop."""
+    if db.memory:
+        return survey(Reader(db), subscription, worker, db.clock)
+
+    def look() -> Survey:
+        reader = Reader(db.path)
+        try:
+            return survey(reader, subscription, worker, db.clock)
+        finally:
+            reader.close()
+
+    return await asyncio.to_thread(look)
 
 
 def version(reader: Reader, number: int | None) -> VersionInfo | None:

@@ -35,6 +35,20 @@ GROUP BY sub HAVING min(seq) IS NOT NULL;
 -- Who holds the partitions of each subscription, and when the lease ends.
 SELECT sub, worker.pid, worker.boot, worker.lease_until_ns, count(*) FROM position
 JOIN worker ON worker.id = position.owner GROUP BY sub, worker.id ORDER BY sub, worker.id;
+-- name: lags
+-- Events that are not taken yet, by partition of one worker; so many at most are looked at.
+SELECT ahead.tp & 1023, count(*) FROM (
+    SELECT tp, seq FROM event WHERE tp >> 10 = ?2 AND seq > (
+        SELECT min(high) FROM position WHERE sub = ?1 AND owner = ?3) ORDER BY seq LIMIT ?4) AS ahead
+CROSS JOIN position ON position.sub = ?1 AND position.tp = ahead.tp
+WHERE position.owner = ?3 AND ahead.seq > position.high GROUP BY ahead.tp;
+-- name: held
+-- The partitions of one worker.
+SELECT tp & 1023 FROM position WHERE sub = ? AND owner = ?;
+-- name: unowned
+-- How many partitions nobody alive holds.
+SELECT count(*) FROM position LEFT JOIN worker ON worker.id = position.owner
+WHERE sub = ? AND (owner IS NULL OR worker.id IS NULL OR worker.boot <> ? OR worker.lease_until_ns <= ?);
 -- name: members
 -- Live workers that serve each subscription.
 SELECT sub, count(*) FROM member JOIN worker ON worker.id = member.worker

@@ -255,8 +255,11 @@ class SqliteJournal:
 
         return SqliteWorker(db, await db.write(work, tell=False), lease_ms)
 
-    def consumer(self, worker: Worker, subscription: Subscription) -> SqliteConsumer:
-        """Return this worker's share of a subscription."""
+    def consumer(
+        self, worker: Worker, subscription: Subscription, *, at_least_once: bool = False
+    ) -> SqliteConsumer:
+        """Return this worker's share of a subscription; one file has nothing cheaper than a transaction."""
+        del at_least_once
         return SqliteConsumer(self._db(), worker.id, subscription, self._audience)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from headrace.journal.connection import Connection
 from headrace.journal.held import Held, Open
 from headrace.journal.settle import key_of
-from headrace.ports import Attempt, OpenState
+from headrace.ports import Attempt, OpenState, Subscription
 
 
 def take_over(db: Connection, sub: int, worker: int, tp: int) -> Held | None:
@@ -44,3 +45,17 @@ def load_open(db: Connection, sub: int, tp: int) -> list[Open]:
         attempt = Attempt(attempts, crashes, generation, tuple(json.loads(told)))
         found.append(Open(seq, OpenState(state), attempt, due_ns, key_of(head)))
     return found
+
+
+def fair_share(db: Connection, subscription: Subscription) -> int:
+    """Return ceil(partitions / live workers)."""
+    bindings = (subscription.id, db.clock.boot_id(), db.clock.boot_ns())
+    alive: int = db.row(db.queries.members_alive, bindings)[0]
+    return -(-subscription.topic.partitions // max(1, alive))
+
+
+def give_back(db: Connection, sub: int, worker: int, parts: Sequence[Held]) -> list[int]:
+    """Inside a transaction: hand partitions back; return those of which nothing runs."""
+    bindings = [(sub, held.tp, worker, held.epoch) for held in parts]
+    freed = [db.row(db.queries.position_release, one) for one in bindings]
+    return [row[0] for row in freed if row is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.ports.journal import Consumer, Journal, Worker
 from headrace.ports.model import LoadedModel, Model
-from headrace.ports.observer import BatchReport, Observer
+from headrace.ports.observer import BatchReport, Observer, ServerState, Survey, Timing
 from headrace.ports.values import (
     FIRST_ATTEMPT,
     Attempt,
@@ -48,8 +48,11 @@ __all__ = [
     "Outcome",
     "Receipt",
     "Row",
+    "ServerState",
     "Settled",
     "Subscription",
+    "Survey",
+    "Timing",
     "TopicInfo",
     "VersionInfo",
     "VersionOffer",

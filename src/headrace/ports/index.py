@@ -232,7 +232,10 @@ class Index(Protocol):
         ...
 
     async def take_over(self, subscription: str, partition: int, owner: str) -> Claim | None:
-        """Make a worker the one whose claims count; return what another has in hand who did not hand over."""
+        """Make a worker the one whose claims count; return what another has in hand who did not hand over.
+
+        That may be nothing new: what he had begun again is known by its attempts.
+        """
         ...
 
     async def hand_over(self, subscription: str, partition: int, owner: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from headrace.event.envelope import Head, Stamp
+from headrace.ports.observer import Survey
 from headrace.ports.values import (
     Batch,
     NewEvent,
@@ -29,6 +30,11 @@ class Consumer(Protocol):
     claims_apart: bool
     #: What is finished waits at most this long for the rest of its batch before it is committed.
     settle_after_ms: float
+
+    @property
+    def rebalances(self) -> int:
+        """How often the partitions held were found to be others than before."""
+        ...
 
     async def balance(self) -> int:
         """Take free and expired partitions up to the fair share, hand back surplus; return what is held."""
@@ -68,6 +74,10 @@ class Consumer(Protocol):
 
     def held(self) -> int:
         """Return the number of partitions held."""
+        ...
+
+    async def survey(self) -> Survey:
+        """Look how far behind the partitions held are; may take a while, and changes nothing."""
         ...
 
     async def release(self) -> int:
@@ -150,8 +160,14 @@ class Journal(Protocol):
         """Return the live subscription of a handler; a new one starts at the earliest retained event."""
         ...
 
-    def consumer(self, worker: Worker, subscription: Subscription) -> Consumer:
-        """Return this worker's share of a subscription."""
+    def consumer(
+        self, worker: Worker, subscription: Subscription, *, at_least_once: bool = False
+    ) -> Consumer:
+        """Return this worker's share of a subscription.
+
+        With ``at_least_once`` outcomes need not be committed whole: after a crash events may be handled
+        again, and what they emit be there twice.  A journal to which that saves nothing takes no notice.
+        """
         ...
 
     async def join(self, lease_ms: int) -> Worker:

@@ -20,6 +20,7 @@ CONCURRENCY_DEFAULT = 64
 THREADS_DEFAULT = 16
 CONCURRENCY_MAX = 4_096
 DEADLINE_MS_DEFAULT = 60_000
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once", "at_least_once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,8 @@ class Handler:
     deadline_ms: int = DEADLINE_MS_DEFAULT
     #: Where a plain function runs: ``thread`` or ``process``.
     offload: str = "thread"
+    #: ``exactly_once``, or ``at_least_once``: cheaper where the journal has a cheaper form.
+    delivery: str = EXACTLY_ONCE
     start_latest: bool = False
     where: str = ""
 
@@ -58,6 +61,7 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
     deadline_ms: int,
     start: str,
     offload: str,
+    delivery: str,
     local_names: Mapping[str, Any],
 ) -> Handler:
     """Return the handler of a function; raises `SignatureInvalid` with what is wrong."""
@@ -76,6 +80,9 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
     count = default if concurrency is None else concurrency
     _check_numbers(full_name, count, deadline_ms, start, str(version))
     _check_offload(full_name, fn, offload, plain=not is_async, wants=wants)
+    if delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
+        problem = f"delivery is {EXACTLY_ONCE!r} or {AT_LEAST_ONCE!r}, not {delivery!r}"
+        raise errors.SignatureInvalid(handler=full_name, problem=problem)
     return Handler(
         name=full_name,
         fn=fn,
@@ -90,6 +97,7 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
         concurrency=count,
         deadline_ms=deadline_ms,
         offload=offload,
+        delivery=delivery,
         start_latest=start == "latest",
         where=_where(fn),
     )

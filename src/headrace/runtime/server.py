@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from headrace import errors
 from headrace.event.lineage import text_of
@@ -16,15 +15,15 @@ from headrace.ports import (
     Clock,
     Consumer,
     DeadLetter,
-    Observer,
-    Row,
+    OpenState,
+    ServerState,
     Settled,
 )
 from headrace.runtime.deadline import DeadlineWatch
 from headrace.runtime.flight import Flight, Landing
 from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.serving import RELOAD_LOOK_MS, Serving, Versions
+from headrace.runtime.serving import RELOAD_LOOK_MS, Serving, Shared, Versions
 
 _log = logging.getLogger("headrace.worker")
 
@@ -40,31 +39,6 @@ HUNGRY_MS = 2.0
 IDLE_S = 1.0
 #: Waits after a failed commit: doubled each time, so that a full disk is not hammered.
 OUTAGE_S_MIN, OUTAGE_S_MAX = 0.05, 5.0
-
-
-@dataclass(slots=True)
-class Quiet:
-    """Lets a suspect of a crash run with nothing else in the process.
-
-    While there are suspects no server takes anything new; a suspect starts once nothing is aloft, and what
-    was being claimed at that moment waits until it has ended.
-    """
-
-    suspects: int = 0
-    aloft: int = 0
-    #: Is what is aloft a suspect?
-    lone: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What the servers of a worker have in common."""
-
-    quiet: Quiet
-    observer: Observer | None
-    balance_s: float
-    #: Where an event lies, for people.
-    where: Callable[[Row], str]
 
 
 class Server:
@@ -84,6 +58,7 @@ class Server:
         self._clock = clock
         self._quiet, self._observer, self._balance_s = shared.quiet, shared.observer, shared.balance_s
         self._where, self._concurrency = shared.where, handler.concurrency
+        self._topic = handler.consumes.topic
         self._deadline = DeadlineWatch(pipeline, clock, handler.deadline_ms)
         self._flights: list[Flight] = []
         self._settle_after_ms = consumer.settle_after_ms
@@ -94,6 +69,9 @@ class Server:
         self._last_ns: dict[str, int] = {}
         self._due: dict[str, int] = {}
         self.handed_back = 0
+        #: Why the journal cannot be worked with at present.
+        self._outage = ""
+        self._commit_s: float | None = None
         #: Events finished so far in this process.
         self.finished = 0
 
@@ -107,12 +85,13 @@ class Server:
                 progressed = await self.step()
                 if outage_s:
                     _log.warning("%s: the journal answers again", self.name)
-                outage_s = 0.0
+                outage_s, self._outage = 0.0, ""
             except errors.JournalError as fault:
                 if not fault.retryable:
                     raise
                 if not outage_s:
                     _log.warning("%s: %s Trying again until it answers.", self.name, fault)
+                self._outage = str(fault)
                 outage_s = min(OUTAGE_S_MAX, outage_s * 2 or OUTAGE_S_MIN)
                 await self._clock.sleep(outage_s)
                 continue
@@ -168,6 +147,19 @@ class Server:
 
     def _aloft(self) -> int:
         return sum(flight.left for flight in self._flights)
+
+    def state(self) -> ServerState:
+        """Return how it goes, for those who watch."""
+        serving = self.versions.serving
+        return ServerState(
+            handler=self.name,
+            topic=self._topic,
+            version=serving.plan.version.name if serving else "",
+            in_flight=self._aloft(),
+            held=self.consumer.held(),
+            rebalances=self.consumer.rebalances,
+            outage=self._outage,
+        )
 
     def idle(self) -> bool:
         """Return whether nothing is in flight."""
@@ -287,11 +279,13 @@ class Server:
         if not landings:
             return
         parts = [(one.flight.batch, one.outcome) for one in landings]
+        began_ns = self._clock.boot_ns()
         try:
             settled = await self.consumer.settle(parts, limit=self._next_limit())
         except BaseException:
             self.pipeline.restore(landings)
             raise
+        self._commit_s = (self._clock.boot_ns() - began_ns) / 1e9
         for landing, answer in zip(landings, settled, strict=True):
             self._landed(landing, answer)
 
@@ -341,6 +335,10 @@ class Server:
             return
         now = self._clock.wall_us()
         latencies = [now - time for time in self.pipeline.times_of(outcome.done, dropped)]
+        failed = [
+            one for one in outcome.waiting if one.state is OpenState.RETRY and one.row[0] not in dropped
+        ]
+        commit_s, self._commit_s = self._commit_s, None
         self._observer.committed(
             BatchReport(
                 handler=self.name,
@@ -349,6 +347,9 @@ class Server:
                 emitted=len(outcome.emitted),
                 waiting=len(outcome.waiting),
                 dead=len(outcome.dead),
+                retried=len(failed),
+                reasons=tuple(one.reason for one in outcome.dead if one.row[0] not in dropped),
+                commit_s=commit_s,
             )
         )
 

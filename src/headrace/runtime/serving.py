@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from headrace import errors
-from headrace.ports import Clock, Journal, LoadedModel, Offered, VersionInfo, VersionOffer
+from headrace.ports import Clock, Journal, LoadedModel, Observer, Offered, Row, VersionInfo, VersionOffer
 from headrace.runtime.gather import Gather
 from headrace.runtime.handlers import Handler
 from headrace.runtime.plan import Plan
@@ -22,6 +22,31 @@ _log = logging.getLogger("headrace.model")
 RELOAD_LOOK_MS = INTERVAL_MS
 #: Weights kept in memory: those that serve, and one more (a roll-back, or a file put in place too early).
 LOADED_MAX = 2
+
+
+@dataclass(slots=True)
+class Quiet:
+    """Lets a suspect of a crash run with nothing else in the process.
+
+    While there are suspects no server takes anything new; a suspect starts once nothing is aloft, and what
+    was being claimed at that moment waits until it has ended.
+    """
+
+    suspects: int = 0
+    aloft: int = 0
+    #: Is what is aloft a suspect?
+    lone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the servers of a worker have in common."""
+
+    quiet: Quiet
+    observer: Observer | None
+    balance_s: float
+    #: Where an event lies, for people.
+    where: Callable[[Row], str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace import errors
-from headrace.ports import Clock, Journal, Observer, VersionInfo, World
+from headrace.ports import Clock, Journal, Observer, Timing, VersionInfo, World
 from headrace.ports import Worker as Lease
 from headrace.runtime.emission import Limits, Origin
-from headrace.runtime.handlers import Handler
+from headrace.runtime.handlers import AT_LEAST_ONCE, Handler
 from headrace.runtime.offload import ProcessPool
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.plan import Plan, as_async, compile_plan
-from headrace.runtime.server import Quiet, Server, Shared
-from headrace.runtime.serving import Versions
+from headrace.runtime.server import Server
+from headrace.runtime.serving import Quiet, Shared, Versions
 from headrace.runtime.threads import Threads
 
 _log = logging.getLogger("headrace.worker")
@@ -79,12 +79,15 @@ class Worker:
     async def _server(self, handler: Handler, lease: Lease) -> Server:
         topic = handler.consumes.topic
         subscription = await self._journal.subscribe(handler.name, topic, latest=handler.start_latest)
-        consumer = self._journal.consumer(lease, subscription)
+        at_least_once = handler.delivery == AT_LEAST_ONCE
+        consumer = self._journal.consumer(lease, subscription, at_least_once=at_least_once)
 
         processes = ProcessPool(handler.name, handler.concurrency) if handler.offload == "process" else None
         if processes is not None:
             self._pools.append(processes)
         call = _call_of(handler, processes)
+        if isinstance(self._observer, Timing):
+            call = self._observer.timed(handler.name, call)
 
         origin = Origin(self._app, f"service:{self._app}", self._settings.limits, self._clock)
 

@@ -110,7 +110,7 @@ class PostgresIndex:
         """Make a worker the one whose claims count; return what another has in hand."""
         (found,) = await self._session.rows(_QUERIES.take_over, (subscription, partition, owner))
         claim = Claim(*found)
-        return claim if claim.owner not in ("", owner) and claim.after < claim.upto else None
+        return claim if claim.owner not in ("", owner) else None
 
     async def hand_over(self, subscription: str, partition: int, owner: str) -> None:
         """Say that a worker has nothing of a partition in hand, and that no claim of it is to come."""

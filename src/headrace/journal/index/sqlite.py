@@ -155,7 +155,7 @@ class SqliteIndex:
             found = db.row(self._queries.claim_get, (subscription, partition))
             db.ex(self._queries.claim_take, (subscription, partition, owner))
             claim = None if found is None else Claim(*found)
-            return claim if claim and claim.owner not in ("", owner) and claim.after < claim.upto else None
+            return claim if claim and claim.owner not in ("", owner) else None
 
         return await db.write(take, disk=Disk.LATER, tell=False)
 

@@ -11,9 +11,9 @@ from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.rows import Reading, offset_of
 from headrace.journal.kafka.share import Share
-from headrace.journal.scan import may_take
+from headrace.journal.scan import OPEN_MAX, may_take
 from headrace.ports import TopicInfo
-from headrace.ports.index import Looked, Stretch
+from headrace.ports.index import Claim, Looked, Stretch
 
 #: Records that are looked up ahead at a time: as many as one claim takes.
 AHEAD_MAX = 512
@@ -40,7 +40,9 @@ class Ahead:
             if limit <= 0:
                 break
             if part.ready and part.waiting.records and may_take(part.held):
-                readings = list(islice(part.waiting.records, min(some, limit)))
+                # Each of them may stay open.
+                count = min(some, limit, OPEN_MAX - len(part.held.open))
+                readings = list(islice(part.waiting.records, count))
                 found[tp] = part, readings
                 limit -= len(readings)
         for tp in found:
@@ -63,6 +65,19 @@ class Ahead:
                 upto = offset_of(fresh[-1].row[0]) + 1
                 found.append(Stretch(topic_id, part.partition, after, upto, [one.seen for one in fresh]))
         return found
+
+    def claims(self, chosen: Chosen, owner: str) -> list[Claim]:
+        """Return what is to be noted as claimed."""
+        return [
+            Claim(
+                self._handler,
+                part.partition,
+                offset_of(part.held.high) + 1,
+                offset_of(readings[-1].row[0]) + 1,
+                owner,
+            )
+            for part, readings in chosen.values()
+        ]
 
     @staticmethod
     def note(chosen: Chosen, looked: Looked) -> None:

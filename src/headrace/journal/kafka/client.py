@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -17,28 +19,30 @@ from confluent_kafka.cimpl import NewTopic
 from headrace import errors
 from headrace.event.contract import NAME
 from headrace.event.lineage import ID_BYTES
+from headrace.journal.kafka.topics import LEDGER_BYTES_MAX, REPLICAS_MAX, remarks, settings_of, unfit
 from headrace.ports import Clock
 
+_log = logging.getLogger("headrace.journal")
 T = TypeVar("T")
 SCHEME = "kafka"
 PARTITIONS_DEFAULT, PARTITIONS_MAX = 16, 1_024
-#: Copies of a topic that we create, where there are as many brokers; two must have what was accepted.
-REPLICAS_MAX, REPLICAS_IN_SYNC = 3, 2
 REQUEST_TIMEOUT_S = 10.0
+#: The library tells of its time-out a little after it.
+ANSWER_S_MAX = REQUEST_TIMEOUT_S + 2.0
 #: A topic that was just created is looked for this long: the brokers hear of it one after the other.
 APPEARS_S_MAX = 10.0
 _LOOK_S = 0.05
 
-_DENIED = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - the library names its own errors so
-    }
-)
+#: Errors of those who may not, and the kind of thing that they may not use.
+_DENIED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "topic",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "group",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "cluster",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional id",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "cluster",
+    KafkaError._AUTHENTICATION: "cluster",  # noqa: SLF001 - the library names its own errors so
+}
+_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
 
 #: Settings on which the guarantees rest, and what a URL may say of them all the same.
@@ -69,6 +73,9 @@ _LEASE = (
 
 
 _HINT = "see whether the brokers run and can be reached from here; workers connect again by themselves"
+#: Errors of a reader beside the groups that say nothing: the end of a partition, and that the group which the
+#: library asks for in vain may not be used.
+NO_ERRORS = frozenset({KafkaError._PARTITION_EOF, KafkaError.GROUP_AUTHORIZATION_FAILED})  # noqa: SLF001 - the library names it so
 
 
 class Cluster(NamedTuple):
@@ -112,12 +119,47 @@ def _check(given: Mapping[str, str]) -> None:
         raise errors.SettingInvalid(name="journal", origin="the settings", problem=problem)
 
 
-def coded(fault: KafkaError | KafkaException, address: str) -> errors.JournalError:
+class Doing(NamedTuple):
+    """What was tried, for the error that says that it is not allowed."""
+
+    verb: str
+    topic: str = ""
+    group: str = ""
+    transactional_id: str = ""
+
+    def denied(self, kind: str) -> str:
+        """Return verb and name of the thing that was not allowed, as far as they are known."""
+        name = {"topic": self.topic, "group": self.group, "transactional id": self.transactional_id}.get(kind)
+        if kind == "cluster" and self.topic:  # who may write to no topic at all is refused as a producer
+            kind, name = "topic", self.topic
+        return f"{self.verb} {kind} {name or ''}".rstrip()
+
+
+def is_denied(error: KafkaError) -> bool:
+    """Return whether an error says that somebody may not do something."""
+    return error.code() in _DENIED
+
+
+def coded(
+    fault: KafkaError | KafkaException, address: str, doing: Doing | None = None
+) -> errors.JournalError:
     """Return the coded error for one of Kafka."""
     error: KafkaError = fault.args[0] if isinstance(fault, KafkaException) else fault
-    if error.code() in _DENIED:
-        return errors.JournalDenied(path=address, problem=error.str())
+    kind = _DENIED.get(error.code())
+    if kind is not None:
+        tried = "" if doing is None else f"{doing.denied(kind)}: "
+        return errors.JournalDenied(path=address, problem=f"{tried}{error.str()}")
+    if error.code() in _TOO_LARGE:
+        return errors.RecordTooLarge(topic="" if doing is None else doing.topic)
     return errors.JournalUnavailable(error.str(), path=address, hint=_HINT)
+
+
+def answered(answer: Any) -> Any:
+    """Return what the cluster has answered; raises `KafkaException`, also where no answer comes."""
+    try:
+        return answer.result(ANSWER_S_MAX)
+    except TimeoutError as fault:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from fault  # noqa: SLF001 - the library names it so
 
 
 class Topic(NamedTuple):
@@ -127,6 +169,10 @@ class Topic(NamedTuple):
     #: The cluster's own id: a topic that was deleted and made again has another.
     topic_id: bytes
     partitions: int
+    #: Brokers that have a copy.
+    replicas: int = 1
+    #: What the largest record may weigh, as far as that is known.
+    bytes_max: int = LEDGER_BYTES_MAX
 
 
 class Member(NamedTuple):
@@ -146,18 +192,26 @@ class Admin:
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._address, self._clock = cluster.address, clock
-        config = {"socket.timeout.ms": int(REQUEST_TIMEOUT_S * 1000), **cluster.config}
+        #: That somebody may not come in is told beside the answers, which then time out.
+        self._refusal: KafkaError | None = None
+        times = {"socket.timeout.ms": int(REQUEST_TIMEOUT_S * 1000)}
+        config: dict[str, Any] = {**times, **cluster.config, "error_cb": self._heard}
         try:
             self._client: Any = AdminClient(config)
         except KafkaException as fault:  # of a name or a value that librdkafka does not know
             problem = fault.args[0].str()
             raise errors.SettingInvalid(name="journal", origin="the settings", problem=problem) from fault
 
-    async def _call(self, ask: Callable[[], T]) -> T:
+    async def _call(self, ask: Callable[[], T], doing: Doing | None = None) -> T:
         try:
             return await asyncio.to_thread(ask)
         except KafkaException as fault:
-            raise coded(fault, self._address) from fault
+            self._client.poll(0)
+            raise coded(self._refusal or fault, self._address, doing) from fault
+
+    def _heard(self, error: KafkaError) -> None:
+        if is_denied(error):
+            self._refusal = error
 
     async def check(self) -> int:
         """Return the number of brokers; raises `JournalUnavailable` when none answers."""
@@ -184,17 +238,21 @@ class Admin:
 
     async def _described(self, name: str, answer: Any) -> Topic | None:
         try:
-            found = await asyncio.to_thread(answer.result, REQUEST_TIMEOUT_S)
+            found = await asyncio.to_thread(answered, answer)
         except KafkaException as fault:
             if fault.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
-            raise coded(fault, self._address) from fault
+            raise coded(fault, self._address, Doing("describe", topic=name)) from fault
         bits = found.topic_id
         number = (bits.get_most_significant_bits() % 2**64) << 64 | bits.get_least_significant_bits() % 2**64
-        return Topic(name, number.to_bytes(ID_BYTES, "big"), len(found.partitions))
+        replicas = min((len(one.replicas) for one in found.partitions), default=0)
+        return Topic(name, number.to_bytes(ID_BYTES, "big"), len(found.partitions), replicas)
 
     async def make(self, name: str, partitions: int | None, **config: str) -> Topic:
-        """Return a topic, creating it where it is missing; raises `TopicInvalid`, `TopicMismatch`."""
+        """Return a topic, creating it where it is missing.
+
+        Raises `TopicInvalid`, `TopicMismatch`, and `TopicUnfit` for one in which something would be lost.
+        """
         if not NAME.fullmatch(name):
             raise errors.TopicInvalid(topic=name)
         count = PARTITIONS_DEFAULT if partitions is None else partitions
@@ -203,20 +261,30 @@ class Admin:
         found = await self.find(name) or await self._create(name, count, config)
         if partitions is not None and found.partitions != partitions:
             raise errors.TopicMismatch(topic=name, found=found.partitions, asked=partitions)
-        return found
+        return await self._checked(found, config)
+
+    async def _checked(self, topic: Topic, config: Mapping[str, str]) -> Topic:
+        """Return a topic if it is fit; tell what its owner should know, once."""
+        try:
+            found = await self.settings(topic.name)
+        except errors.JournalDenied as fault:
+            _log.warning("topic %s: its settings are not checked; %s", topic.name, fault.context["problem"])
+            return topic
+        for wrong in unfit(topic.name, found, config, topic.replicas):
+            raise errors.TopicUnfit(topic=topic.name, problem=wrong.problem, setting=wrong.setting)
+        for remark in remarks(topic.name, found, topic.replicas, await self.check()):
+            _log.warning("topic %s: %s", topic.name, remark)
+        return topic._replace(bytes_max=int(found.get("max.message.bytes", topic.bytes_max)))
 
     async def _create(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
         replicas = min(REPLICAS_MAX, await self.check())
-        settings = dict(config)
-        if replicas >= REPLICAS_MAX:
-            settings["min.insync.replicas"] = str(REPLICAS_IN_SYNC)
-        new = NewTopic(name, partitions, replicas, config=settings)
+        new = NewTopic(name, partitions, replicas, config=settings_of(name, config, replicas))
         answers = self._client.create_topics([new], request_timeout=REQUEST_TIMEOUT_S)
         try:
-            await asyncio.to_thread(answers[name].result, REQUEST_TIMEOUT_S)
+            await asyncio.to_thread(answered, answers[name])
         except KafkaException as fault:
             if fault.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another process was quicker
-                raise coded(fault, self._address) from fault
+                raise coded(fault, self._address, Doing("create", topic=name)) from fault
         for _ in range(int(APPEARS_S_MAX / _LOOK_S)):
             found = await self.find(name)
             if found is not None:
@@ -231,7 +299,7 @@ class Admin:
         answers = self._client.describe_consumer_groups(list(groups), request_timeout=REQUEST_TIMEOUT_S)
         found: dict[str, list[Member]] = {}
         for group, answer in answers.items():
-            told = await self._call(partial(answer.result, REQUEST_TIMEOUT_S))
+            told = await self._call(partial(answered, answer))
             found[group] = [
                 Member(
                     str(one.client_id),
@@ -243,8 +311,15 @@ class Admin:
         return found
 
     async def settings(self, name: str) -> dict[str, str]:
-        """Return the settings of a topic."""
+        """Return the settings of a topic; of one that was just created not every broker has heard."""
+        for _ in range(int(APPEARS_S_MAX / _LOOK_S)):
+            with suppress(errors.JournalUnavailable):
+                return await self._settings(name)
+            await self._clock.sleep(_LOOK_S)
+        return await self._settings(name)
+
+    async def _settings(self, name: str) -> dict[str, str]:
         asked = ConfigResource(ResourceType.TOPIC, name)
         (answer,) = self._client.describe_configs([asked], request_timeout=REQUEST_TIMEOUT_S).values()
-        found = await self._call(lambda: answer.result(REQUEST_TIMEOUT_S))
+        found = await self._call(lambda: answered(answer), Doing("describe", topic=name))
         return {one: str(entry.value) for one, entry in found.items()}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
 from confluent_kafka import TopicPartition
 
 from headrace import errors
-from headrace.codec.ledger import POSITION, Range, write_position
+from headrace.codec.ledger import Range
 from headrace.event.lineage import text_of
-from headrace.journal.held import Open
+from headrace.journal.held import Open, awoken, next_due_ns
 from headrace.journal.kafka.ahead import Ahead, Chosen
 from headrace.journal.kafka.decisions import Plan
 from headrace.journal.kafka.log import Log
@@ -20,14 +19,16 @@ from headrace.journal.kafka.outcome import (
     Origin,
     apply,
     dead_record,
+    fitting,
     key_of,
     still_ours,
+    trimmed,
 )
 from headrace.journal.kafka.parents import Answer, Parked
 from headrace.journal.kafka.part import Part
-from headrace.journal.kafka.produce import Fence, Out, Unsure
+from headrace.journal.kafka.produce import Out
 from headrace.journal.kafka.rows import Reading, offset_of, written
-from headrace.journal.kafka.share import KafkaWorker, Share
+from headrace.journal.kafka.share import PAY_MS, KafkaWorker, Share, Wish
 from headrace.journal.scan import may_take
 from headrace.journal.settle import Token, without
 from headrace.ports import (
@@ -39,14 +40,13 @@ from headrace.ports import (
     Row,
     Settled,
     Subscription,
+    Survey,
     VersionInfo,
 )
-from headrace.ports.index import Claim, Tried
+from headrace.ports.index import Tried
 
 #: A transaction takes some milliseconds, however little is in it: what is finished waits longer for the rest.
 SETTLE_AFTER_MS = 30.0
-#: How soon to look again at what is due but was not taken.
-DUE_LOOK_S = 0.005
 
 
 class KafkaConsumer:
@@ -55,11 +55,11 @@ class KafkaConsumer:
     claims_apart = True
     settle_after_ms = SETTLE_AFTER_MS
 
-    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, *, latest: bool) -> None:
+    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, wish: Wish) -> None:
         self._log, self._index, self._clock = log, log.index, log.clock
         self._owner, self._subscription = worker.name, subscription
         self._handler, self._topic = subscription.handler, subscription.topic
-        self._share = Share(log, worker, subscription, latest=latest)
+        self._share = Share(log, worker, subscription, wish)
         self._ahead = Ahead(log, subscription.handler, subscription.topic, self._share)
         topic_id = log.found(self._topic).topic_id
         self._origin = Origin(self._handler, self._topic.name, topic_id, log.stamps)
@@ -69,6 +69,7 @@ class KafkaConsumer:
     async def balance(self) -> int:
         """Join the group, if that is not done; return the number of partitions held."""
         await self._share.join()
+        await self._share.pay(late_ms=PAY_MS)
         # Whoever activated a version may have died before the index showed it; or the index was set back.
         await self._log.versions.catch_up()
         await self._forget_tries()
@@ -85,10 +86,21 @@ class KafkaConsumer:
         """Return the number of partitions held."""
         return len(self._share.parts)
 
+    @property
+    def rebalances(self) -> int:
+        """How often partitions were given or taken."""
+        return self._share.rebalances
+
+    async def survey(self) -> Survey:
+        """Look how far behind the partitions held are, by what the brokers have told last."""
+        return await self._share.survey()
+
     async def release(self) -> int:
         """Leave the group; what was in hand has been settled before."""
         count = self.held()
         self._ahead.stop()
+        with suppress(errors.JournalError):  # else it is handled again: at least once
+            await self._share.pay()
         await self._share.leave()
         return count
 
@@ -96,9 +108,17 @@ class KafkaConsumer:
 
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
         """Claim the events whose retry is due, else new ones."""
+        await self._share.pay(late_ms=PAY_MS)
+        return await self._take(limit, version)
+
+    async def _take(self, limit: int, version: VersionInfo) -> Batch | None:
         self._share.check()
         await self._write_down()
-        return await self._take_due(limit, version) or await self._take_new(limit, version)
+        while True:
+            due = await self._take_due(limit, version)
+            found, moved = (due, False) if due is not None else await self._take_new(limit, version)
+            if found is not None or not moved:
+                return found
 
     async def _write_down(self) -> None:
         """Commit what no handler has made: decisions about dead letters, and what retention has eaten."""
@@ -175,14 +195,15 @@ class KafkaConsumer:
         alone = any(attempts[row[0]].crashes for row in rows)
         return Batch(self._subscription.id, version, rows, attempts, alone, Token(epochs, fresh=False))
 
-    async def _take_new(self, limit: int, version: VersionInfo) -> Batch | None:
+    async def _take_new(self, limit: int, version: VersionInfo) -> tuple[Batch | None, bool]:
+        """Claim new events; say also whether the position has moved though there was nothing to run."""
         await self._ahead.ended()
         found = self._ahead.choose(limit)
         if not found:
-            return None
+            return None, False
         await self._look(found, version)
         if not found:
-            return None
+            return None, True
         absent = await self._share.parents.absent(one.row for _, some in found.values() for one in some)
         rows: list[Row] = []
         epochs: dict[int, int] = {}
@@ -199,28 +220,22 @@ class KafkaConsumer:
             await self._commit(
                 [], {tp for tp, (part, _) in found.items() if self._share.parts.get(tp) is part}
             )
-            self._share.woken.set()
-            return None
+            return None, True
         self._ahead.begin()
-        return Batch(self._subscription.id, version, rows, token=Token(epochs, fresh=True))
+        return Batch(self._subscription.id, version, rows, token=Token(epochs, fresh=True)), False
 
     async def _look(self, found: Chosen, version: VersionInfo) -> None:
         """Note what is to be claimed, and index what of it the index has not looked at yet."""
-        claims = [
-            Claim(
-                self._handler,
-                part.partition,
-                offset_of(part.held.high) + 1,
-                offset_of(readings[-1].row[0]) + 1,
-                self._owner,
-            )
-            for part, readings in found.values()
-        ]
+        claims = self._ahead.claims(found, self._owner)
         stretches = self._ahead.stretches(found)
         self._log.faults.at("claim.begin")
         looked = await self._log.look(self._handler, self._topic, stretches, claims)
         self._log.faults.at("claim.noted")
-        self._check(looked.active, version)
+        try:
+            self._check(looked.active, version)
+        except errors.VersionInactive:  # none of it was begun: nobody is to suspect it
+            await self._index.look(self._handler, [], [one._replace(upto=one.after) for one in claims])
+            raise
         self._ahead.note(found, looked)
         for tp, (part, _) in list(found.items() if looked.refused else ()):
             if part.partition in looked.refused:
@@ -279,14 +294,14 @@ class KafkaConsumer:
             ours = still_ours(batch, self._share.parts)
             tps |= ours
             stale = frozenset(row[0] for row in batch.rows if row[1] not in ours)
-            kept.append((batch, without(outcome, stale) if stale else outcome))
+            kept.append((batch, fitting(batch, without(outcome, stale) if stale else outcome, self._log)))
             settled.append(Settled(stale, {}, None))
         await self._commit(kept, tps)
         for batch, _ in parts:
             batch.token.fresh = False
         if limit:
             with suppress(errors.VersionInactive):  # the next `take` says so, to whom it concerns
-                settled[-1] = settled[-1]._replace(next=await self.take(limit, parts[-1][0].version))
+                settled[-1] = settled[-1]._replace(next=await self._take(limit, parts[-1][0].version))
         return settled
 
     async def _commit(
@@ -310,35 +325,29 @@ class KafkaConsumer:
         for part in changed.values():
             records += self._buried_of(part)
             part.changed = False
-            position = part.position(self._clock)
-            records.append(Out(self._share.own.ledger, part.partition, POSITION, write_position(position)))
-            offsets.append(TopicPartition(self._topic.name, part.partition, position.low()))
-        held = {part.partition: part.held.epoch for part in changed.values()}
-
-        def holds() -> bool:
-            return all(poller.epochs.get(partition) == epoch for partition, epoch in held.items())
-
-        try:
-            fence = Fence(poller.committing, poller.metadata, holds)
-            await self._share.transactions.commit(records, offsets, fence)
-            self._log.faults.at("settle.committed")
-        except Unsure as fault:
-            await self._share.leave()  # the ledger says what stands, to whoever gets the partitions next
-            problem = "It is not known whether an outcome was committed: its partitions are read again."
-            raise errors.JournalUnavailable(problem, path=self._log.address) from fault
+        # What a person has decided is always committed whole.
+        deliveries = self._share.deliveries if plan is None else None
+        if deliveries is None:
+            await self._share.transact(poller, records, list(changed.values()), offsets)
+        else:
+            ledger = self._share.own.ledger
+            await deliveries.deliver([one for one in records if one.topic != ledger])
+            self._share.owed += [one for one in records if one.topic == ledger]
         for tp, part in changed.items():
             for _ in range(plan.records if plan else 0):
                 part.asked.popleft()
             known = self._share.parts.get(tp)
             if known is not None and known.held.epoch == part.held.epoch:
                 self._share.parts[tp] = part
+                if deliveries is not None:
+                    self._share.unpaid[tp] = part.held.epoch
 
     def _records_of(self, changed: dict[int, Part], batch: Batch, outcome: Outcome) -> list[Out]:
         log = self._log
         records = [written(event, log.topic_names, log.stamps) for event in outcome.emitted]
         for letter in outcome.dead:
             partition = changed[letter.row[1]].partition
-            records.append(dead_record(self._origin, partition, letter, batch.version.name))
+            records.append(trimmed(dead_record(self._origin, partition, letter, batch.version.name), log))
         records += [
             out._replace(topic=self._share.own.ledger) for out in apply(changed, batch, outcome, self._clock)
         ]
@@ -355,7 +364,7 @@ class KafkaConsumer:
                 part.expired += 1
             else:
                 part.dead += 1
-            records.append(dead_record(self._origin, part.partition, letter, ""))
+            records.append(trimmed(dead_record(self._origin, part.partition, letter, ""), self._log))
         part.buried.clear()
         return records
 
@@ -364,12 +373,7 @@ class KafkaConsumer:
     async def wait(self, seconds: float) -> None:
         """Return when there may be something to take, at the latest after ``seconds``."""
         first = self.next_due_ns()
-        if first is not None:
-            seconds = min(seconds, max(DUE_LOOK_S, (first - self._clock.boot_ns()) / 1e9))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._share.woken.wait()
-        self._share.woken.clear()
+        await awoken(self._share.woken, seconds, None if first is None else first - self._clock.boot_ns())
 
     def wake(self) -> None:
         """Have `wait` return."""
@@ -385,5 +389,4 @@ class KafkaConsumer:
 
     def next_due_ns(self) -> int | None:
         """Return when the earliest waiting event may run, on the boot clock."""
-        due = [part.held.next_due_ns() for part in self._share.parts.values() if part.held.waiting]
-        return min((one for one in due if one is not None), default=None)
+        return next_due_ns(part.held for part in self._share.parts.values())

@@ -134,7 +134,8 @@ def _progress(
         workers=workers,
         oldest_waiting=None,
         events_per_s=round(ledger.events_per_s, 1),
-        rebalances=max((one.assigned for one in positions), default=0),
+        # The first assignment is none; those that led to no outcome are in no ledger.
+        rebalances=max((one.assigned - 1 for one in positions if one.assigned), default=0),
     )
 
 

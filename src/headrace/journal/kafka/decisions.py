@@ -16,10 +16,11 @@ from headrace.codec.commands import Decide, read_decision
 from headrace.codec.ledger import FATE, Fate, fate_key, offset_in, read_fate, write_fate
 from headrace.journal.held import Open
 from headrace.journal.kafka.log import Log
-from headrace.journal.kafka.outcome import DEAD_SUFFIX, EXPIRED, key_of
+from headrace.journal.kafka.outcome import EXPIRED, key_of
 from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.produce import Out
 from headrace.journal.kafka.rows import DEAD_PREFIX, headers_of, number_of
+from headrace.journal.kafka.topics import DEAD_SUFFIX
 from headrace.ports import Attempt, OpenState, Row, Subscription
 
 #: Commands of one transaction: enough to share it, few enough that others do not wait for long.

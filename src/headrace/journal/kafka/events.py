@@ -11,10 +11,10 @@ from headrace import errors
 from headrace.event.envelope import Head, Place, Stamp, envelope_of
 from headrace.event.lineage import id_of
 from headrace.journal.kafka.client import Topic
-from headrace.journal.kafka.log import OWN
 from headrace.journal.kafka.rows import Reading, Unreadable, offset_of
 from headrace.journal.kafka.spans import At, Bounds, Span, Spans
 from headrace.journal.kafka.survey import Catalogue, Survey
+from headrace.journal.kafka.topics import OWN
 from headrace.journal.reader import CANDIDATES_MAX, check_one, id_bounds, unreadable
 from headrace.ports import index
 from headrace.ports.look import CHAIN_EVENTS_MAX, StoredEvent

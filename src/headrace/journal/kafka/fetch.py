@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, coded
+from headrace.journal.kafka.client import (
+    APPEARS_S_MAX,
+    NO_ERRORS,
+    REQUEST_TIMEOUT_S,
+    Cluster,
+    Doing,
+    answered,
+    coded,
+)
 from headrace.ports import Clock
 
+T = TypeVar("T")
 #: A stretch that does not arrive in this time: a transaction left open by a worker that died ends it within
 #: its time-out (10 s), all else is an outage.
 STRETCH_S_MAX = 30.0
 _POLL_S = 0.2
+_AGAIN_S = 0.05
+_MOVED = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
 _BURST = 500
 #: What a broker answers to one who takes it for the leader that it was.
-_MOVED = frozenset(
+_ELECTED = frozenset(
     {
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
@@ -38,7 +55,7 @@ def offsets_of(admin: Any, where: Iterable[tuple[str, int]], spec: object) -> di
     try:
         return _listed(admin, asked)
     except KafkaException as fault:
-        if fault.args[0].code() not in _MOVED:
+        if fault.args[0].code() not in _ELECTED:
             raise
     admin.list_topics(timeout=REQUEST_TIMEOUT_S)
     return _listed(admin, asked)
@@ -46,10 +63,7 @@ def offsets_of(admin: Any, where: Iterable[tuple[str, int]], spec: object) -> di
 
 def _listed(admin: Any, asked: dict[TopicPartition, object]) -> dict[tuple[str, int], int]:
     answers = admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
-    return {
-        (at.topic, at.partition): int(answer.result(REQUEST_TIMEOUT_S).offset)
-        for at, answer in answers.items()
-    }
+    return {(at.topic, at.partition): int(answered(answer).offset) for at, answer in answers.items()}
 
 
 class Fetcher:
@@ -72,14 +86,35 @@ class Fetcher:
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset that is kept, and the one that the next record gets."""
         where = TopicPartition(topic, partition)
-        try:
-            low, _ = self._consumer.get_watermark_offsets(where, timeout=REQUEST_TIMEOUT_S)
-            # Committed readers are told the end of what is committed; here the real end is asked for.
-            spec: Any = OffsetSpec
-            end = offsets_of(self._admin, [(topic, partition)], spec.latest())
-            return int(low), end[topic, partition]
-        except KafkaException as fault:
-            raise coded(fault, self._address) from fault
+        low, _ = self._watermarks(where)
+        return low, self._asked(topic, lambda: self._end(topic, partition))
+
+    def _end(self, topic: str, partition: int) -> int:
+        # Committed readers are told the end of what is committed; here the real end is asked for.
+        spec: Any = OffsetSpec
+        return offsets_of(self._admin, [(topic, partition)], spec.latest())[topic, partition]
+
+    def stable(self, topic: str, partition: int) -> int:
+        """Return the offset up to which nothing is under way: committed readers get there without waiting."""
+        return self._watermarks(TopicPartition(topic, partition))[1]
+
+    def _watermarks(self, where: TopicPartition) -> tuple[int, int]:
+        """Return the first offset that is kept, and the end of what is committed."""
+        low, end = self._asked(
+            where.topic, lambda: self._consumer.get_watermark_offsets(where, timeout=REQUEST_TIMEOUT_S)
+        )
+        return int(low), int(end)
+
+    def _asked(self, topic: str, ask: Callable[[], T]) -> T:
+        """Ask; the leader of a partition that was just made, or has moved, is not known to all at once."""
+        deadline = self._clock.boot_ns() + int(APPEARS_S_MAX * 1e9)
+        while True:
+            try:
+                return ask()
+            except KafkaException as fault:
+                if fault.args[0].code() not in _MOVED or self._clock.boot_ns() > deadline:
+                    raise coded(fault, self._address, Doing("read", topic=topic)) from fault
+                self._clock.nap(_AGAIN_S)
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
         """Yield the committed records from ``start`` to before ``end``, waiting for open transactions.
@@ -98,8 +133,8 @@ class Fetcher:
                 first = self._consumer.consume(1, _POLL_S)  # one is waited for, the others are there
                 for message in first + (self._consumer.consume(_BURST, 0) if first else []):
                     error = message.error()
-                    if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library names it so
-                        raise coded(error, self._address)
+                    if error is not None and error.code() not in NO_ERRORS:
+                        raise coded(error, self._address, Doing("read", topic=topic))
                     if error is None and (message.offset() or 0) < end:
                         yield message
                 (reached,) = self._consumer.position([where])

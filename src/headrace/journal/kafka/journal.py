@@ -8,10 +8,11 @@ from headrace import errors
 from headrace.event.envelope import Head, Stamp
 from headrace.journal.kafka.client import Cluster
 from headrace.journal.kafka.consumer import KafkaConsumer
-from headrace.journal.kafka.log import OWN, Log
+from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.produce import Out, Transactions, Unsure
 from headrace.journal.kafka.rows import Emitted, offset_of, partition_of, written
-from headrace.journal.kafka.share import KafkaWorker
+from headrace.journal.kafka.share import KafkaWorker, Wish
+from headrace.journal.kafka.topics import OWN
 from headrace.ports import (
     Chance,
     Clock,
@@ -160,8 +161,10 @@ class KafkaJournal:
         self._log.opened()
         return KafkaWorker(self._log.chance.bytes(16).hex(), lease_ms)
 
-    def consumer(self, worker: Worker, subscription: Subscription) -> KafkaConsumer:
+    def consumer(
+        self, worker: Worker, subscription: Subscription, *, at_least_once: bool = False
+    ) -> KafkaConsumer:
         """Return this worker's share of a subscription."""
         assert isinstance(worker, KafkaWorker)
-        latest = subscription.handler in self._latest
-        return KafkaConsumer(self._log, worker, subscription, latest=latest)
+        wish = Wish(subscription.handler in self._latest, at_least_once)
+        return KafkaConsumer(self._log, worker, subscription, wish)

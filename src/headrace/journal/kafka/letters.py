@@ -18,10 +18,10 @@ from headrace.event.envelope import Head, Place, envelope_of
 from headrace.journal.kafka.client import Topic
 from headrace.journal.kafka.decisions import DROPPED, REDRIVEN
 from headrace.journal.kafka.log import Log, own_topics
-from headrace.journal.kafka.outcome import DEAD_SUFFIX
 from headrace.journal.kafka.produce import Out
 from headrace.journal.kafka.rows import DEAD_PREFIX, PARTITION_BITS, headers_of, number_of
 from headrace.journal.kafka.spans import Span, Spans
+from headrace.journal.kafka.topics import DEAD_SUFFIX
 from headrace.journal.kafka.versions import Known
 from headrace.journal.reader import unreadable
 from headrace.journal.versions import handler_unknown

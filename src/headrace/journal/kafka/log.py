@@ -11,16 +11,14 @@ from headrace import errors
 from headrace.event.envelope import Stamp
 from headrace.journal.kafka.client import Admin, Cluster, Topic
 from headrace.journal.kafka.fetch import Fetcher
-from headrace.journal.kafka.outcome import DEAD_SUFFIX
 from headrace.journal.kafka.poll import Own
 from headrace.journal.kafka.produce import Publisher
 from headrace.journal.kafka.rows import PARTITION_BITS, Reading, Rows, Stamps
+from headrace.journal.kafka.topics import DEAD_SUFFIX, OWN
 from headrace.journal.kafka.versions import Versions
 from headrace.ports import Chance, Clock, Faults, TopicInfo
 from headrace.ports.index import Active, Claim, Index, Looked, Stretch
 
-#: Topics and groups of our own begin like this.
-OWN = "headrace"
 #: Records that one look of a catching up index takes: a statement of the database has its bound in time.
 FILL_RECORDS_MAX = 5_000
 #: Of a ledger only the last record of each key counts: small segments, cleaned early, keep it quick to read.
@@ -52,6 +50,8 @@ class Log:
         #: Names of topics by the number that stands in places.
         self.topic_names: dict[int, str] = {}
         self._topics: dict[str, tuple[TopicInfo, Topic]] = {}
+        #: What records of topics of dead letters may weigh.
+        self._bytes_max: dict[str, int] = {}
         self._admin: Admin | None = None
         self._fetcher: Fetcher | None = None
         self._fetching = asyncio.Lock()
@@ -122,8 +122,20 @@ class Log:
         own, admin = Own(*own_topics(handler)), self.opened()
         await admin.make(own.ledger, topic.partitions, **_COMPACTED)
         await admin.make(own.commands, topic.partitions, **_KEPT)
-        await admin.make(topic.name + DEAD_SUFFIX, topic.partitions, **_KEPT)
+        letters = await admin.make(topic.name + DEAD_SUFFIX, topic.partitions, **_KEPT)
+        self._bytes_max[letters.name] = letters.bytes_max
         return own
+
+    async def owned(self, handler: str, topic: str) -> set[int]:
+        """Return the partitions of a topic that workers of a handler have."""
+        group = self.group_of(handler)
+        found = await self.opened().members([group])
+        return {at for member in found[group] for name, at in member.partitions if name == topic}
+
+    def bytes_max(self, topic: str) -> int:
+        """Return what the largest record of a topic may weigh."""
+        known = self._bytes_max.get(topic)
+        return self._topics[topic][1].bytes_max if known is None else known
 
     def rows_of(self, topic: TopicInfo) -> Rows:
         """Return what reads the records of a topic."""

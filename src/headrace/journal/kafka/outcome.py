@@ -6,18 +6,28 @@ from collections.abc import Iterator, Mapping
 from json import dumps as write_text
 from typing import NamedTuple
 
+from headrace import errors
 from headrace.codec.ledger import exception_key
 from headrace.event.envelope import Head
 from headrace.journal.held import Open
+from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.produce import Out
-from headrace.journal.kafka.rows import DEAD_PREFIX, Stamps, Unreadable, offset_of
-from headrace.journal.settle import Token
+from headrace.journal.kafka.rows import DEAD_PREFIX, Stamps, Unreadable, offset_of, written
+from headrace.journal.kafka.topics import BATCH_BYTES_MAX, DEAD_SUFFIX
+from headrace.journal.settle import Token, without
 from headrace.ports import FIRST_ATTEMPT, Batch, Clock, DeadLetter, OpenState, Outcome, Row
 
 #: An error's text and traceback in the headers of a dead letter; brokers refuse records of more than 1 MiB.
 ERROR_CHARS_MAX, TRACEBACK_CHARS_MAX = 4_000, 16_000
-DEAD_SUFFIX = ".dlq"
+#: A record, and each header of it, costs at most so much beside its bytes.
+RECORD_BYTES = 64
+#: A payload of so many bytes fits into every topic that is used, with the largest envelope and an error.
+SURE_BYTES = BATCH_BYTES_MAX - 262_144
+#: What is kept of the payload of a dead letter that does not fit.
+PREFIX_BYTES = 65_536
+#: The reason of a dead letter whose handler emitted what its topic does not take.
+TOO_LARGE = "too_large"
 #: The reason of a dead letter whose event retention has eaten.
 EXPIRED = "expired"
 
@@ -51,7 +61,8 @@ def apply(parts: dict[int, Part], batch: Batch, outcome: Outcome, clock: Clock) 
     for row in outcome.done:
         part = parts[row[1]]
         part.done += 1
-        yield from _close(part, row, batch, token)
+        if not token.fresh:  # else it was never open
+            yield from _close(part, row, batch, token)
     for letter in outcome.dead:
         part = parts[letter.row[1]]
         part.dead += 1
@@ -68,6 +79,43 @@ def _close(part: Part, row: Row, batch: Batch, token: Token) -> Iterator[Out]:
     # A redrive may come back to the range's version: what another had left there counts no more.
     if redriven or (not token.fresh and part.version_of(offset) != batch.version.name):
         yield Out("", part.partition, exception_key(offset), batch.version.name.encode())
+
+
+def _weight(record: Out) -> int:
+    """Return at least what a record weighs for the brokers, before it is compressed."""
+    headers = sum(len(name) + len(value or b"") + RECORD_BYTES for name, value in record.headers or ())
+    return RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
+
+
+def fitting(batch: Batch, outcome: Outcome, log: Log) -> Outcome:
+    """Return an outcome in which whatever emits more than its topic takes is a dead letter.
+
+    The brokers would refuse the whole transaction, again and again, and say nothing of whose fault it is.
+    """
+    large: dict[int, str] = {}
+    for event, cause in zip(outcome.emitted, outcome.causes, strict=True):
+        if len(event[4]) > SURE_BYTES:
+            record = written(event, log.topic_names, log.stamps)
+            if _weight(record) > log.bytes_max(record.topic):
+                large[cause] = record.topic
+    if not large:
+        return outcome
+    kept = without(outcome, large)
+    for row in outcome.done:
+        if row[0] in large:
+            fault = errors.RecordTooLarge(topic=large[row[0]])
+            attempt = batch.attempts.get(row[0], FIRST_ATTEMPT)
+            kept.dead.append(DeadLetter(row, TOO_LARGE, fault.code, str(fault), "", attempt))
+    return kept
+
+
+def trimmed(letter: Out, log: Log) -> Out:
+    """Return a dead letter that its topic takes: of one too large, the place and how it began."""
+    body = letter.value or b""
+    if len(body) <= SURE_BYTES or _weight(letter) <= log.bytes_max(letter.topic):
+        return letter
+    size = (f"{DEAD_PREFIX}bytes", str(len(body)).encode())
+    return letter._replace(value=body[:PREFIX_BYTES], headers=[*(letter.headers or ()), size])
 
 
 class Origin(NamedTuple):

@@ -109,6 +109,7 @@ class Part:
             (held.claimed_after, self.taken - self.claimed) if held.unsettled else (held.high, self.taken)
         )
         now_ns, now_us = clock.boot_ns(), clock.wall_us()
+        wait_us = {one.seq: max(0, one.due_ns - now_ns) // 1000 for one in held.open.values()}
         opened = [
             OpenEntry(
                 offset_of(one.seq),
@@ -117,8 +118,9 @@ class Part:
                 one.attempt.crashes,
                 one.attempt.generation,
                 one.attempt.errors,
-                now_us + (one.due_ns - now_ns) // 1000 if one.due_ns > now_ns else 0,
+                now_us + wait_us[one.seq] if wait_us[one.seq] else 0,
                 self.letters.get(one.seq, -1),
+                wait_us[one.seq],
             )
             for one in sorted(held.open.values(), key=lambda one: one.seq)
             if one.seq <= high

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from headrace import errors
 from headrace.codec.ledger import FORM, POSITION, Position, read_position
-from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Topic, coded
+from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Doing, Topic, coded
 from headrace.journal.kafka.fetch import Fetcher
 from headrace.ports import World
 
@@ -32,6 +32,10 @@ AWAY_MS_MAX = 300_000
 #: The last position of a ledger is looked for in so many records first.
 LAST_RECORDS = 200
 LEAVING_S_MAX = 2.0
+#: A member hears of a rebalance with the answer to a heartbeat: a newcomer waits for it.
+HEARTBEATS_A_LEASE = 20
+#: How often it is noted where partitions end.
+ENDS_S = 1.0
 
 
 #: Partition n of the source and of the commands go to one owner: nothing else but `range` sees to that.
@@ -40,7 +44,11 @@ _BY_BROKER = {"group.protocol": "consumer", "group.remote.assignor": "range"}
 
 def _classic(lease_ms: int) -> dict[str, Any]:
     """Return settings for a group that its members balance; with KIP-848 the time is the broker's."""
-    return {"partition.assignment.strategy": "range", "session.timeout.ms": lease_ms}
+    return {
+        "partition.assignment.strategy": "range",
+        "session.timeout.ms": lease_ms,
+        "heartbeat.interval.ms": lease_ms // HEARTBEATS_A_LEASE,
+    }
 
 
 class Start(NamedTuple):
@@ -105,7 +113,7 @@ class Poller:
             "max.poll.interval.ms": AWAY_MS_MAX,
             **(_BY_BROKER if cluster.by_broker else _classic(lease_ms)),
         }
-        self._address = cluster.address
+        self._address, self._doing = cluster.address, Doing("read", topic.name, group)
         self._topic, self._own = topic, own
         self._consumer = Consumer(config)
         #: With KIP-848 partitions come and go one by one, else all are given up first at every change.
@@ -122,6 +130,9 @@ class Poller:
         #: The first command of each partition that is not carried out yet.
         self._commands: dict[int, int] = {}
         self._paused = False
+        self._clock, self._look_ns = world.clock, 0
+        #: The offset that the next record of each partition gets, as the brokers have told last.
+        self.ends: dict[int, int] = {}
         #: Set by the loop: enough is waiting.
         self.full = False
         #: Held while a transaction is under way: partitions are given up before or after it.
@@ -155,9 +166,12 @@ class Poller:
             )
             while not self._stopped.is_set():
                 self._breathe()
+                self._look_ahead()
                 self._hand_on(self._consumer.consume(1, WAIT_S))
         except Exception as fault:  # noqa: BLE001 - whatever ends the thread, the consumer has to know
-            failed = coded(fault, self._address) if isinstance(fault, KafkaException) else fault
+            failed = fault
+            if isinstance(fault, KafkaException):
+                failed = coded(fault, self._address, self._doing)
             self._tell(self._events.failed, failed)
         finally:
             self._consumer.close()
@@ -172,6 +186,20 @@ class Poller:
             (self._consumer.pause if self.full else self._consumer.resume)(where)
         self._paused = self.full
 
+    def _look_ahead(self) -> None:
+        """Note now and then where partitions end; asked by another thread, the library would hang."""
+        now = self._clock.boot_ns()
+        if now < self._look_ns:
+            return
+        self._look_ns = now + int(ENDS_S * 1e9)
+        found: dict[int, int] = {}
+        for partition in self._mine:
+            where = TopicPartition(self._topic.name, partition)
+            _, end = self._consumer.get_watermark_offsets(where, cached=True)
+            if end >= 0:  # else the brokers have told nothing yet
+                found[partition] = end
+        self.ends = found
+
     def _hand_on(self, found: list[Message]) -> None:
         if not found:
             return
@@ -184,7 +212,7 @@ class Poller:
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library names it so
                 eaten.add(message.partition() or 0)
             elif not error.retriable():
-                self._tell(self._events.failed, coded(error, self._address))
+                self._tell(self._events.failed, coded(error, self._address, self._doing))
         if records:
             self._tell(self._events.records, records)
         if eaten:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from headrace import errors
-from headrace.journal.kafka.client import Cluster, coded
+from headrace.journal.kafka.client import Cluster, Doing, coded, is_denied
+from headrace.journal.kafka.topics import LEDGER_BYTES_MAX
 from headrace.ports import Chance, Faults, NoFaults
 from headrace.runtime.threads import Threads
 
@@ -22,7 +23,7 @@ RETRY_MS = 1
 #: A commit whose answer was not heard is asked about again: it has stood or fallen already.
 COMMIT_TRIES_MAX = 5
 _POLL_S = 0.05
-_FLUSH_S_MAX = 30.0
+FLUSH_S_MAX = 30.0
 
 
 class Out(NamedTuple):
@@ -32,16 +33,19 @@ class Out(NamedTuple):
     partition: int
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]] = ()
+    #: Pairs of a name and bytes.
+    headers: list[Any] | None = None
 
 
-def _config(cluster: Cluster, **more: Any) -> dict[str, Any]:
+def settings_of(cluster: Cluster, **more: Any) -> dict[str, Any]:
+    """Return the settings of a producer."""
     return {
         **cluster.config,
         "enable.idempotence": True,
         "acks": "all",
         "retry.backoff.ms": RETRY_MS,
         "linger.ms": 0,
+        "message.max.bytes": LEDGER_BYTES_MAX,
         "compression.type": "lz4",
         **more,
     }
@@ -52,14 +56,27 @@ class Publisher:
 
     def __init__(self, cluster: Cluster) -> None:
         self._address = cluster.address
-        self._producer = Producer(_config(cluster, **{"delivery.timeout.ms": int(_FLUSH_S_MAX * 1000)}))
+        times = {"delivery.timeout.ms": int(FLUSH_S_MAX * 1000)}
+        self._config = settings_of(cluster, error_cb=self._heard, **times)
+        #: Why this producer writes no more: told beside the records, which wait for their time-out.
+        self._refusal: KafkaError | None = None
+        self._producer = Producer(self._config)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-publish", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._producer.poll(_POLL_S)
+            try:
+                self._producer.poll(_POLL_S)
+            except KafkaException as fault:  # the library tells so, too, that a producer is at its end
+                self._heard(fault.args[0])
+
+    def _heard(self, error: KafkaError) -> None:
+        if error.fatal() or is_denied(error):
+            self._refusal = error
+            with suppress(KafkaException):
+                self._producer.purge(in_flight=False)
 
     async def publish(self, record: Out) -> None:
         """Write a record; raises the `JournalError` family."""
@@ -67,7 +84,8 @@ class Publisher:
         done: asyncio.Future[None] = loop.create_future()
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
-            fault = None if error is None else coded(error, self._address)
+            doing = Doing("write to", topic=record.topic)
+            fault = None if error is None else coded(self._refusal or error, self._address, doing)
             loop.call_soon_threadsafe(_answer, done, fault)
 
         self._produce(record, delivered)
@@ -75,18 +93,20 @@ class Publisher:
 
     def _produce(self, record: Out, delivered: Callable[[KafkaError | None, Message], None]) -> None:
         topic, partition, key, value, headers = record
+        if self._refusal is not None:  # rights may have been given since
+            self._refusal, self._producer = None, Producer(self._config)
         try:
-            self._producer.produce(topic, value, key, partition, on_delivery=delivered, headers=list(headers))
+            self._producer.produce(topic, value, key, partition, on_delivery=delivered, headers=headers)
         except BufferError as fault:
             raise errors.JournalUnavailable(
                 "Too many events wait for the brokers.", path=self._address
             ) from fault
         except KafkaException as fault:
-            raise coded(fault, self._address) from fault
+            raise coded(fault, self._address, Doing("write to", topic=topic)) from fault
 
     def close(self) -> None:
         """Write what is queued, and stop."""
-        self._producer.flush(_FLUSH_S_MAX)
+        self._producer.flush(FLUSH_S_MAX)
         self._stopped.set()
         self._thread.join()
 
@@ -166,7 +186,9 @@ class Transactions:
                     self._write(records, offsets, fence.metadata)
         except KafkaException as fault:
             self._give_up(fatal=fault.args[0].fatal())
-            raise coded(fault, self._cluster.address) from fault
+            topics = ", ".join(sorted({record.topic for record in records}))
+            doing = Doing("write to", topics, self._name, f"{self._name}.*")
+            raise coded(fault, self._cluster.address, doing) from fault
         except (errors.JournalError, Unsure):
             raise  # nothing was begun; or nobody knows how it ended
         except BaseException:
@@ -185,11 +207,11 @@ class Transactions:
         for topic, partition, key, value, headers in records:
             while True:
                 try:
-                    producer.produce(topic, value, key, partition, headers=list(headers))
+                    producer.produce(topic, value, key, partition, headers=headers)
                     break
                 except BufferError:
                     producer.poll(_POLL_S)
-            producer.poll(0)
+        producer.poll(0)
         self._faults.at("settle.records")
         if offsets:
             # Without a time the library tries for ever, also after the brokers have ended the transaction.
@@ -204,7 +226,7 @@ class Transactions:
 
     def _make(self) -> Producer:
         """Return a new producer; its id need not be stable, for the group's metadata is the fence."""
-        config = _config(
+        config = settings_of(
             self._cluster,
             **{
                 "transactional.id": f"{self._name}.{self._chance.bytes(16).hex()}",

@@ -60,7 +60,7 @@ def _position(now: Moment, ledger: Ledger, partition: int) -> Iterator[tuple[str
 def _ranges(now: Moment, ledger: Ledger, one: Position) -> Iterator[tuple[str, str]]:
     names = {version.name for version in now.known.of(ledger.handler)}
     begins = [part.after for part in one.ranges]
-    if one.taken and (not begins or begins[0] >= max(one.start, 0)):
+    if one.taken > one.expired and (not begins or begins[0] >= max(one.start, 0)):
         yield "ranges", f"events were taken from offset {one.start} on, ranges begin after {begins[:1]}"
     if begins != sorted(set(begins)) or (begins and begins[-1] > one.high):
         yield "range_place", f"ranges begin after {begins}, the position is {one.high}"

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
-from confluent_kafka import Message
+from confluent_kafka import Message, TopicPartition
 
 from headrace import errors
-from headrace.codec.ledger import OpenEntry
+from headrace.codec.ledger import POSITION, OpenEntry, write_position
 from headrace.journal.held import Open
 from headrace.journal.kafka.decisions import Decisions
+from headrace.journal.kafka.deliver import Deliveries
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import EXPIRED, key_of
 from headrace.journal.kafka.parents import Parents, Parked
 from headrace.journal.kafka.part import Part, part_of
 from headrace.journal.kafka.poll import Events, Own, Poller, Start
-from headrace.journal.kafka.produce import Transactions
-from headrace.journal.kafka.rows import Gone, Rows
-from headrace.ports import Attempt, DeadLetter, OpenState, Row, Subscription
-from headrace.ports.index import Bound, Tried
+from headrace.journal.kafka.produce import Fence, Out, Transactions, Unsure
+from headrace.journal.kafka.rows import Gone, Rows, offset_of
+from headrace.ports import Attempt, DeadLetter, OpenState, Row, Subscription, Survey
+from headrace.ports.index import Bound, Claim, Tried
 
 _log = logging.getLogger("headrace.journal")
 
@@ -30,6 +31,8 @@ _log = logging.getLogger("headrace.journal")
 AGAIN_S = 0.5
 #: Records that may wait on the loop; beyond it the partitions are paused.
 WAITING_MAX = 4_096
+#: At least once: positions are committed so often.  What a crash has handled again is from this time.
+PAY_MS = 100.0
 
 
 class KafkaWorker:
@@ -50,21 +53,38 @@ class KafkaWorker:
         """Do nothing: consumers leave their groups when they are released."""
 
 
+class Wish(NamedTuple):
+    """How a subscription is to be served."""
+
+    #: A new one begins behind what is there.
+    latest: bool
+    at_least_once: bool
+
+
 class Share:
     """The partitions that a worker has of one subscription."""
 
-    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, *, latest: bool) -> None:
+    def __init__(self, log: Log, worker: KafkaWorker, subscription: Subscription, wish: Wish) -> None:
         self._log, self._index, self._clock = log, log.index, log.clock
-        self._owner, self._lease_ms, self._latest = worker.name, worker.lease_ms, latest
+        self._owner, self._lease_ms, self._wish = worker.name, worker.lease_ms, wish
         self._subscription = subscription
         self._handler, self._topic = subscription.handler, subscription.topic
         self._fault: BaseException | None = None
+        self._epochs: dict[int, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._rows: Rows
         self.parts: dict[int, Part] = {}
         self.poller: Poller | None = None
         self.transactions: Transactions
+        #: Where outputs need no transaction.
+        self.deliveries: Deliveries | None = None
+        self.rebalances = 0
         self.own = Own("", "")
+        #: At least once: partitions (and their assignment) whose position is not committed yet, other records
+        #: of the ledger, and when that was done last.
+        self.unpaid: dict[int, int] = {}
+        self.owed: list[Out] = []
+        self._paid_ns = 0
         self.woken = asyncio.Event()
         self.decisions: Decisions
         self.parents = Parents(log, self.woken.set)
@@ -83,7 +103,10 @@ class Share:
         events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
         topic = log.found(self._topic)
         self.poller = Poller(log.cluster, group, topic, self.own, events, log, lease_ms=self._lease_ms)
-        self.poller.start(latest=self._latest)
+        # Counted on: under the same number an outcome of before would be taken for one of this membership.
+        self.poller.epochs = self._epochs
+        self.deliveries = Deliveries(log.cluster, group) if self._wish.at_least_once else None
+        self.poller.start(latest=self._wish.latest)
 
     async def leave(self) -> None:
         """Leave the group, and drop what was in hand."""
@@ -91,6 +114,8 @@ class Share:
         if poller is not None:
             await asyncio.to_thread(poller.close)
             self.transactions.close()
+            if self.deliveries is not None:
+                self.deliveries.close()
             await self.parents.close()
             self._log.faults.at("release.committed")
         self.parts.clear()
@@ -105,6 +130,62 @@ class Share:
         """Have partitions paused while too much waits."""
         if self.poller is not None:
             self.poller.full = sum(len(part.waiting.records) for part in self.parts.values()) > WAITING_MAX
+
+    async def survey(self) -> Survey:
+        """Return how far behind the partitions held are, and how many nobody holds."""
+        high = {part.partition: offset_of(part.held.high) for part in self.parts.values()}
+        if self.poller is None or not high:
+            owned = await self._log.owned(self._handler, self._topic.name)
+            return Survey({}, self._topic.partitions - len(owned))
+        ends = self.poller.ends
+        return Survey({at: max(0, ends[at] - high[at] - 1) for at in high if at in ends}, 0)
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    async def transact(
+        self, poller: Poller, records: list[Out], parts: Sequence[Part], offsets: list[TopicPartition]
+    ) -> None:
+        """Commit records with the positions of partitions and the group's offsets."""
+        for part in parts:
+            position = part.position(self._clock)
+            records.append(Out(self.own.ledger, part.partition, POSITION, write_position(position)))
+            offsets.append(TopicPartition(self._topic.name, part.partition, position.low()))
+        held = {part.partition: part.held.epoch for part in parts}
+
+        def holds() -> bool:
+            return all(poller.epochs.get(partition) == epoch for partition, epoch in held.items())
+
+        try:
+            fence = Fence(poller.committing, poller.metadata, holds)
+            await self.transactions.commit(records, offsets, fence)
+            self._log.faults.at("settle.committed")
+        except Unsure as fault:
+            await self.leave()  # the ledger says what stands, to whoever gets the partitions next
+            problem = "It is not known whether an outcome was committed: its partitions are read again."
+            raise errors.JournalUnavailable(problem, path=self._log.address) from fault
+
+    async def pay(self, *, late_ms: float = 0.0) -> None:
+        """At least once: commit the positions that outcomes have left behind, when they are so late.
+
+        It is not done with the outcome: what follows is there by then, and is not to be written again because
+        this fails.
+        """
+        now, poller = self._clock.boot_ns(), self.poller
+        if not self.unpaid or poller is None or now < self._paid_ns + late_ms * 1e6:
+            return
+        # What was given up meanwhile is handled again by whoever has it.
+        parts = [
+            part
+            for tp, epoch in self.unpaid.items()
+            if (part := self.parts.get(tp)) is not None and part.held.epoch == epoch
+        ]
+        numbers = {part.partition for part in parts}
+        owed = [one for one in self.owed if one.partition in numbers]
+        if parts:
+            await self.transact(poller, owed, parts, [])
+        self.unpaid.clear()
+        self.owed.clear()
+        self._paid_ns = now
 
     # --- told by the thread -------------------------------------------------------------------
 
@@ -126,6 +207,7 @@ class Share:
             self._failed(fault)
 
     def _assigned(self, starts: list[Start]) -> None:
+        self.rebalances += 1
         for start in starts:
             tp = self._log.place(self._topic, start.partition)
             self.parts[tp] = part_of(start.partition, tp, start.epoch, start.position)
@@ -135,9 +217,13 @@ class Share:
         """Learn what is open in new partitions, and what an owner that died had in hand."""
         for start in starts:
             tries = 0
+            claims: list[Claim | None] = []  # asked for once: the next time it would be known as ours
             while self._has(start):
                 try:
-                    await self._begin(start)
+                    if not claims:
+                        taken = await self._index.take_over(self._handler, start.partition, self._owner)
+                        claims.append(taken)
+                    await self._begin(start, claims[0])
                     break
                 except errors.JournalError as fault:  # tried again as long as it is ours
                     tries += 1
@@ -151,10 +237,9 @@ class Share:
         part = self.parts.get(self._log.place(self._topic, start.partition))
         return part is not None and part.held.epoch == start.epoch
 
-    async def _begin(self, start: Start) -> None:
+    async def _begin(self, start: Start, claim: Claim | None) -> None:
         """Find out what is open and what is lost of a partition; it is not worked before that is known."""
         partition, position = start.partition, start.position
-        claim = await self._index.take_over(self._handler, partition, self._owner)
         self._log.faults.at("take.claim")
         await self._index.finished(self._handler, partition, position.low())
         tried = {one.offset: one for one in await self._index.tried(self._handler, partition)}
@@ -204,12 +289,14 @@ class Share:
             part.changed = True
             return
         state = OpenState(entry.state)
+        begun = known is not None and known.number > attempt.number
         if known is not None:
             number, crashes = max(attempt.number, known.number), max(attempt.crashes, known.crashes)
             attempt = attempt._replace(number=number, crashes=crashes)
-        if state is OpenState.RUNNING:
+        if begun or state is OpenState.RUNNING:
             state, attempt = OpenState.RETRY, attempt._replace(crashes=attempt.crashes + died)
-        wait_ns = max(0, entry.due_us - self._clock.wall_us()) * 1000
+        # Never longer than was meant: clocks of two hosts differ, and wall clocks are set.
+        wait_ns = min(max(0, entry.due_us - self._clock.wall_us()), entry.wait_us) * 1000
         due_ns = self._clock.boot_ns() + wait_ns if wait_ns else 0
         part.open(row, Open(row[0], state, attempt, due_ns, key_of(row)))
         if state is OpenState.PARKED:
@@ -223,6 +310,7 @@ class Share:
             part.asked.append(message)
 
     def _gone(self, partitions: list[int]) -> None:
+        self.rebalances += 1
         for partition in partitions:
             self.parts.pop(self._log.place(self._topic, partition), None)
         self.woken.set()

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import Cluster, coded
+from headrace.journal.kafka.client import NO_ERRORS, Cluster, coded
 from headrace.journal.kafka.fetch import offsets_of
 from headrace.ports import Clock
 
@@ -137,7 +137,7 @@ class Spans:
         first = self._consumer.consume(1, _WAIT_S)
         for message in first + (self._consumer.consume(BURST, 0) if first else []):
             error = message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library names it so
+            if error is not None and error.code() not in NO_ERRORS:
                 raise coded(error, self._address)
             at, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
             end = self._ends.get(at)

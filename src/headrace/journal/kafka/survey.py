@@ -12,9 +12,10 @@ from confluent_kafka import Message
 from headrace import errors
 from headrace.codec.ledger import EXCEPTION, POSITION, Position, read_position
 from headrace.journal.kafka.client import Topic
-from headrace.journal.kafka.log import OWN, Log
+from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.rows import Reading
 from headrace.journal.kafka.spans import At, Bounds, Span, Spans
+from headrace.journal.kafka.topics import OWN
 from headrace.journal.kafka.versions import VERSIONS, Known
 from headrace.ports.index import Claim, Stretch
 from headrace.ports.upkeep import Progressed

@@ -144,8 +144,8 @@ class Versions:
     appended it sees to that; if he dies in between, the next who reads the topic does.
     """
 
-    def __init__(self, log: Cluster) -> None:
-        self._log, self._known = log, Known()
+    def __init__(self, log: Cluster, name: str = VERSIONS) -> None:
+        self._log, self._name, self._known = log, name, Known()
         self._topic: Topic | None = None
         self._turn = asyncio.Lock()
         #: The highest offset that the index was seen to have applied.
@@ -155,9 +155,9 @@ class Versions:
         """Read the topic to its end, and have the index show what follows from it."""
         async with self._turn:
             if self._topic is None:
-                self._topic = await self._log.opened().make(VERSIONS, 1, **_KEPT)
+                self._topic = await self._log.opened().make(self._name, 1, **_KEPT)
             known = self._known
-            for message in await self._log.read_on(VERSIONS, 0, known.upto):
+            for message in await self._log.read_on(self._name, 0, known.upto):
                 command = read_version_command(message.value() or b"")
                 if command is not None:
                     known.apply(command)
@@ -202,6 +202,6 @@ class Versions:
         return wanted
 
     async def _append(self, command: VersionCommand) -> None:
-        record = Out(VERSIONS, 0, command.handler.encode(), write_command(command))
+        record = Out(self._name, 0, command.handler.encode(), write_command(command))
         await self._log.publisher.publish(record)
         self._log.faults.at("version.appended")

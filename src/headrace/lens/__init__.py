@@ -1,0 +1,1 @@
+"""What can be seen of a worker from outside."""

@@ -1,0 +1,1 @@
+"""The shared suite of journals, on a real Kafka."""
