@@ -214,7 +214,7 @@ class Transactions:
         producer.poll(0)
         self._faults.at("settle.records")
         if offsets:
-            # Without a time the library tries for ever, also after the brokers have ended the transaction.
+            self._arrive(producer)
             producer.send_offsets_to_transaction(list(offsets), metadata, TRANSACTION_MS_MAX / 1000)
         self._faults.at("settle.offsets")
         for _ in range(COMMIT_TRIES_MAX):
@@ -223,6 +223,15 @@ class Transactions:
                 return
         self._producer = None
         raise Unsure
+
+    def _arrive(self, producer: Producer) -> None:
+        """Wait until the brokers have what was written.
+
+        Where a record is refused while offsets are sent, as after the restart of a broker, the library's call
+        never returns (2.16, tried).
+        """
+        if producer.flush(TRANSACTION_MS_MAX / 1000):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - the library names it so
 
     def _make(self) -> Producer:
         """Return a new producer; its id need not be stable, for the group's metadata is the fence."""
