@@ -1,5 +1,7 @@
 """What all runs of a campaign on Kafka stand on: one broker and one database, which fail and come back."""
 
+# ruff: noqa: ASYNC110 - what is waited for is in other processes
+
 from __future__ import annotations
 
 import asyncio
@@ -14,10 +16,13 @@ from _chaos_judge import Seen
 from onnx import TensorProto, helper
 from tests.services.kafka import Broker, Node
 from tests.services.postgres import Postgres
-from tests.services.reading import Found, committed
+from tests.services.reading import Found, committed, under_way
 
 #: An outage may end a process that starts in it, and one that has met it as long as this ago.
 FELT_S = 20.0
+#: The topics of a run: events, results of either step, dead letters of either.
+TOPICS = ("asked", "weighed", "filed", "asked.dlq", "weighed.dlq")
+LOOK_S = 0.5
 #: With KIP-848 sessions are the broker's: `SMALL_AND_QUICK`.
 SESSION_MS_BY_BROKER = 3_000
 
@@ -101,8 +106,21 @@ class Ground:
 
     async def seen(self, name: str) -> Seen:
         """Read the topics of a run as anybody would."""
-        topics = ("asked", "weighed", "filed", "asked.dlq", "weighed.dlq")
-        return Seen(*[await self._read(f"{name}-{topic}") for topic in topics])
+        return Seen(*[await self._read(f"{name}-{topic}") for topic in TOPICS])
+
+    async def settled(self, name: str) -> Seen:
+        """Read them once no transaction is under way any more: what dead processes left open has ended."""
+        for topic in TOPICS:
+            while await self._is_under_way(f"{name}-{topic}"):
+                await asyncio.sleep(LOOK_S)
+        return await self.seen(name)
+
+    async def _is_under_way(self, topic: str) -> bool:
+        try:
+            async with self._broker_turn:
+                return await asyncio.to_thread(under_way, self._broker.bootstrap, topic)
+        except KeyError:
+            return False
 
     def rebalances(self, name: str) -> int:
         """Return how often the groups of a run were rebalanced, as the broker's log says."""

@@ -315,7 +315,7 @@ class Run:
         """Wait until all is finished; an operator settles what is active when the file says otherwise."""
         patience_s = IDLE_S_MAX_SABOTAGED if self._sabotage else IDLE_S_MAX
         came, settled, since = 0, False, time.monotonic()
-        while not _finished(seen := await self._ground.seen(self.name)):
+        while not _finished(self._accepted(), seen := await self._ground.seen(self.name)):
             if sum(map(len, seen)) > came:
                 came, settled, since = sum(map(len, seen)), False, time.monotonic()
             silent_s = time.monotonic() - since
@@ -351,7 +351,7 @@ class Run:
 
     async def judged(self) -> Verdict:
         """Have what all have left judged, now that nobody can add to it."""
-        self.seen = await self._ground.seen(self.name)
+        self.seen = await self._ground.settled(self.name)
         diary, accepted = self._diary(), self._accepted()
         self.tally["kills"] = len(self._killed)
         self.tally["kills_in_flight"] = sum(_had_in_hand(pid, diary) for pid in self._killed)
@@ -362,9 +362,9 @@ class Run:
         return judge(accepted, self.seen)
 
 
-def _finished(seen: Seen) -> bool:
+def _finished(accepted: set[int], seen: Seen) -> bool:
     """Is there something of every step for every event?"""
-    asked = set(numbers(seen.asked))
+    asked = set(numbers(seen.asked)) | accepted
     doomed = {number for number in asked if number % DOOMED_EVERY == 0}
     weighed, filed, refused = map(set, map(numbers, (seen.weighed, seen.filed, seen.refused)))
     return asked <= weighed and asked - doomed <= filed and doomed <= refused

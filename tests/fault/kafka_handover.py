@@ -96,7 +96,7 @@ class Handover:
                     await asyncio.sleep(1)
         finally:
             await self._end()
-        self.seen = await self._services.seen(NAME)
+        self.seen = await self._services.settled(NAME)
 
     async def _hand_over(self) -> None:
         """Put new weights in place, and kill who has answered with them first."""

@@ -15,7 +15,7 @@ from tests.fault._chaos_judge import FAULTS
 
 SCRIPTS = Path(__file__).parents[1] / "fault"
 FULL = os.environ.get("HEADRACE_FAULT") == "full"
-RUNS, EVENTS = (60, 20_000) if FULL else (3, 3_000)
+RUNS, EVENTS = (60, 20_000) if FULL else (2, 3_000)
 #: In CI the same runs each time: red means the change.  Elsewhere new ones.
 SEED = 1 if os.environ.get("CI") else random.randrange(1 << 31)
 
