@@ -156,15 +156,17 @@ class Run:
 
     # --- what befalls them --------------------------------------------------------------------
 
-    def _busy(self, what: str = "+") -> list[Child]:
-        """Return the workers that, by their diary, have events in hand, or waiting (x), and may be hit."""
+    def _busy(self, waiting: bool = False) -> list[Child]:
+        """Return the workers that, by their diary, have events in hand (and waiting ones), and may be hit."""
         last = {(note.process, note.step, note.number): note.what for note in self._diary()}
-        pids = {process for (process, step, _), said in last.items() if said == what and step == "weigh"}
-        return [one for one in self._living.values() if one.pid in pids and one not in self._armed]
+        busy = {process for (process, _, _), said in last.items() if said == "+"}
+        if waiting:
+            busy &= {process for (process, step, _), said in last.items() if (step, said) == ("weigh", "x")}
+        return [one for one in self._living.values() if one.pid in busy and one not in self._armed]
 
-    async def _victim(self, what: str = "+") -> tuple[Child | None, bool]:
+    async def _victim(self, *, waiting: bool = False) -> tuple[Child | None, bool]:
         found: list[Child] = []
-        await self._until(lambda: found.extend(self._busy(what)) or found, BUSY_S_MAX)
+        await self._until(lambda: found.extend(self._busy(waiting)) or found, BUSY_S_MAX)
         victims = found or [one for one in self._living.values() if one not in self._armed]
         return (self._chance.choice(victims) if victims else None), bool(found)
 
@@ -172,7 +174,7 @@ class Run:
         """SIGKILL with work in hand; the last time rather while an event waits for its retry."""
         for left in reversed(range(self.plan.kills)):
             await asyncio.sleep(self._chance.uniform(0.5, 2.0))
-            victim, found = await self._victim("x" if left == 0 else "+")
+            victim, found = await self._victim(waiting=left == 0)
             if victim is not None and victim.send(signal.SIGKILL):
                 self._killed.append(victim.pid)
                 self.tally["kills_while_waiting"] += found and left == 0
