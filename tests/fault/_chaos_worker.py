@@ -135,20 +135,18 @@ def _no_copies() -> None:
     Fetched.pop = forget  # type: ignore[method-assign,assignment]
 
 
-def _no_way_back() -> None:
-    """The position moves over what was claimed, as if it were finished: what a dead worker had is gone."""
+def _no_open() -> None:
+    """The ledger does not say what is open behind its position: what waits goes with its owner."""
     from headrace.journal.kafka.part import Part
 
     position = Part.position
 
-    def ahead(self: Part, clock: Any) -> Any:
-        kept, self.held.unsettled = self.held.unsettled, 0
-        try:
-            return position(self, clock)
-        finally:
-            self.held.unsettled = kept
+    def closed(self: Part, clock: Any) -> Any:
+        found = position(self, clock)
+        found.open = []
+        return found
 
-    Part.position = ahead  # type: ignore[method-assign]
+    Part.position = closed  # type: ignore[method-assign]
 
 
 def _no_waiting() -> None:
@@ -160,7 +158,7 @@ def _no_waiting() -> None:
 
 SABOTAGES: dict[str, Callable[[], None]] = {
     "no_copies": _no_copies,
-    "no_way_back": _no_way_back,
+    "no_open": _no_open,
     "no_waiting": _no_waiting,
 }
 

@@ -42,7 +42,7 @@ def test_nothing_is_lost_doubled_reordered_or_handled_by_two_versions(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("sabotage", "fault"), [("no_copies", "doubled"), ("no_way_back", "lost"), ("no_waiting", "reordered")]
+    ("sabotage", "fault"), [("no_copies", "doubled"), ("no_open", "lost"), ("no_waiting", "reordered")]
 )
 @pytest.mark.timeout(600)
 def test_a_rule_that_is_switched_off_is_noticed(tmp_path: Path, sabotage: str, fault: str) -> None:
