@@ -23,10 +23,14 @@ _log = logging.getLogger("headrace.journal")
 #: Records of one burst: the first is waited for, the others are those that are there.
 BURST = 500
 WAIT_S = 0.1
+#: So long a full loop is waited for before partitions are paused, which throws away what was fetched ahead.
+ROOM_S = 0.5
 #: What a worker calls itself in its groups, with its pid: `headrace status` shows who has what.
 CLIENT = "headrace"
 #: Bytes that librdkafka fetches ahead.
 AHEAD_KIB = 16_384
+#: Bytes of one partition in an answer: all of them are to be worked, not one after the other.
+PARTITION_BYTES = 131_072
 #: How long the thread may be away from the group (a rebalance reads ledgers): heartbeats go on meanwhile.
 AWAY_MS_MAX = 300_000
 #: The last position of a ledger is looked for in so many records first.
@@ -110,6 +114,7 @@ class Poller:
             "auto.offset.reset": "error",
             "fetch.wait.max.ms": 10,
             "queued.max.messages.kbytes": AHEAD_KIB,
+            "max.partition.fetch.bytes": PARTITION_BYTES,
             "max.poll.interval.ms": AWAY_MS_MAX,
             **(_BY_BROKER if cluster.by_broker else _classic(lease_ms)),
         }
@@ -133,8 +138,9 @@ class Poller:
         self._clock, self._look_ns = world.clock, 0
         #: The offset that the next record of each partition gets, as the brokers have told last.
         self.ends: dict[int, int] = {}
-        #: Set by the loop: enough is waiting.
-        self.full = False
+        #: Set while there is room on the loop for more.
+        self._room = threading.Event()
+        self._room.set()
         #: Held while a transaction is under way: partitions are given up before or after it.
         self.committing = threading.Lock()
         #: The group's metadata, as of the last assignment.
@@ -165,7 +171,7 @@ class Poller:
                 on_lost=self._on_lost,
             )
             while not self._stopped.is_set():
-                self._breathe()
+                self._breathe(full=not self._room.wait(ROOM_S))
                 self._look_ahead()
                 self._hand_on(self._consumer.consume(1, WAIT_S))
         except Exception as fault:  # noqa: BLE001 - whatever ends the thread, the consumer has to know
@@ -177,14 +183,21 @@ class Poller:
             self._consumer.close()
             self._fetcher.close()
 
-    def _breathe(self) -> None:
+    def see_room(self, *, full: bool) -> None:
+        """On the loop: say whether enough is waiting."""
+        if full:
+            self._room.clear()
+        else:
+            self._room.set()
+
+    def _breathe(self, *, full: bool) -> None:
         """Pause while enough is waiting on the loop, go on when it is not."""
-        if self.full is self._paused:
+        if full is self._paused:
             return
         where = [TopicPartition(self._topic.name, partition) for partition in self._mine]
         if where:
-            (self._consumer.pause if self.full else self._consumer.resume)(where)
-        self._paused = self.full
+            (self._consumer.pause if full else self._consumer.resume)(where)
+        self._paused = full
 
     def _look_ahead(self) -> None:
         """Note now and then where partitions end; asked by another thread, the library would hang."""
@@ -243,7 +256,7 @@ class Poller:
             consumer.incremental_assign(where)
         else:
             consumer.assign(where)
-        self._paused = not self.full  # what came is not paused, what stayed may be
+        self._paused = self._room.is_set()  # what came is not paused, what stayed may be
         if starts:
             self._tell(self._events.assigned, starts)
 

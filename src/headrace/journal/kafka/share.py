@@ -129,7 +129,8 @@ class Share:
     def see_room(self) -> None:
         """Have partitions paused while too much waits."""
         if self.poller is not None:
-            self.poller.full = sum(len(part.waiting.records) for part in self.parts.values()) > WAITING_MAX
+            waiting = sum(len(part.waiting.records) for part in self.parts.values())
+            self.poller.see_room(full=waiting > WAITING_MAX)
 
     async def survey(self) -> Survey:
         """Return how far behind the partitions held are, and how many nobody holds."""
