@@ -119,7 +119,7 @@ class Poller:
             **(_BY_BROKER if cluster.by_broker else _classic(lease_ms)),
         }
         self._address, self._doing = cluster.address, Doing("read", topic.name, group)
-        self._topic, self._own = topic, own
+        self.topic, self._own = topic, own
         self._consumer = Consumer(config)
         #: With KIP-848 partitions come and go one by one, else all are given up first at every change.
         self._one_by_one = cluster.by_broker
@@ -165,7 +165,7 @@ class Poller:
     def _run(self) -> None:
         try:
             self._consumer.subscribe(
-                [self._topic.name, self._own.commands],
+                [self.topic.name, self._own.commands],
                 on_assign=self._on_assign,
                 on_revoke=self._on_revoke,
                 on_lost=self._on_lost,
@@ -194,7 +194,7 @@ class Poller:
         """Pause while enough is waiting on the loop, go on when it is not."""
         if full is self._paused:
             return
-        where = [TopicPartition(self._topic.name, partition) for partition in self._mine]
+        where = [TopicPartition(self.topic.name, partition) for partition in self._mine]
         if where:
             (self._consumer.pause if full else self._consumer.resume)(where)
         self._paused = full
@@ -207,7 +207,7 @@ class Poller:
         self._look_ns = now + int(ENDS_S * 1e9)
         found: dict[int, int] = {}
         for partition in self._mine:
-            where = TopicPartition(self._topic.name, partition)
+            where = TopicPartition(self.topic.name, partition)
             _, end = self._consumer.get_watermark_offsets(where, cached=True)
             if end >= 0:  # else the brokers have told nothing yet
                 found[partition] = end
@@ -236,13 +236,13 @@ class Poller:
     def _on_assign(self, consumer: Consumer, given: Sequence[TopicPartition]) -> None:
         self.metadata = consumer.consumer_group_metadata()
         self._given |= {one.partition for one in given if one.topic == self._own.commands}
-        self._begin(consumer, [one.partition for one in given if one.topic == self._topic.name])
+        self._begin(consumer, [one.partition for one in given if one.topic == self.topic.name])
 
     def _begin(self, consumer: Consumer, partitions: Iterable[int]) -> None:
         """Read partitions from where the ledger says, and the commands that belong to them."""
         starts = [self._start_of(consumer, partition) for partition in partitions]
         where = [
-            TopicPartition(self._topic.name, one.partition, max(one.position.high + 1, one.low))
+            TopicPartition(self.topic.name, one.partition, max(one.position.high + 1, one.low))
             for one in starts
         ]
         self._commands |= {one.partition: one.position.commands for one in starts}
@@ -267,8 +267,8 @@ class Poller:
         partitions cannot be given to the library one by one.
         """
         again = eaten & self._mine if self._one_by_one else set(self._mine)
-        _log.warning("%s: retention has eaten events before they were handled", self._topic.name)
-        taken = [TopicPartition(self._topic.name, partition) for partition in again]
+        _log.warning("%s: retention has eaten events before they were handled", self.topic.name)
+        taken = [TopicPartition(self.topic.name, partition) for partition in again]
         with self.committing:
             self._give_up(taken)
         heard = [TopicPartition(self._own.commands, partition) for partition in again & self._heard]
@@ -279,14 +279,14 @@ class Poller:
     def _start_of(self, consumer: Consumer, partition: int) -> Start:
         """Return how far the subscription has come, as its ledger says."""
         # The answer waits for transactions that are under way; after it the ledger is whole.
-        consumer.committed([TopicPartition(self._topic.name, partition)], timeout=REQUEST_TIMEOUT_S)
+        consumer.committed([TopicPartition(self.topic.name, partition)], timeout=REQUEST_TIMEOUT_S)
         found = self._read_ledger(partition)
-        low, high = self._fetcher.bounds(self._topic.name, partition)
+        low, high = self._fetcher.bounds(self.topic.name, partition)
         if found is not None and found.high >= high:
-            problem = f"{self._topic.name}/{partition} ends at {high}, but {found.high} was handled."
+            problem = f"{self.topic.name}/{partition} ends at {high}, but {found.high} was handled."
             raise errors.JournalUnavailable(problem, path=self._address, hint="the brokers have lost records")
         start = high if self._latest else low
-        position = found or Position(high=start - 1, start=start, topic_id=self._topic.topic_id)
+        position = found or Position(high=start - 1, start=start, topic_id=self.topic.topic_id)
         self._faults.at("take.ledger")
         epoch = self.epochs[partition] = self.epochs.get(partition, 0) + 1
         return Start(partition, epoch, position, low, new=found is None)
@@ -305,19 +305,19 @@ class Poller:
             back *= 8
         if found is not None and found.form > FORM:
             raise errors.JournalNewer(path=self._address, found=found.form, known=FORM)
-        return found if found is not None and found.topic_id == self._topic.topic_id else None
+        return found if found is not None and found.topic_id == self.topic.topic_id else None
 
     def _on_revoke(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
         with self.committing:
             self._give_up(taken)
         with suppress(TimeoutError, RuntimeError):  # else the next owner is careful where it need not be
-            gone = [one.partition for one in taken if one.topic == self._topic.name]
+            gone = [one.partition for one in taken if one.topic == self.topic.name]
             leaving = self._events.leaving(gone)
             asyncio.run_coroutine_threadsafe(leaving, self._loop).result(LEAVING_S_MAX)
         self._unassign(consumer, taken)
 
     def _on_lost(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
-        _log.warning("%s: the group went on without this worker; its results are dropped", self._topic.name)
+        _log.warning("%s: the group went on without this worker; its results are dropped", self.topic.name)
         self._give_up(taken)
         self._unassign(consumer, taken)
 
@@ -331,7 +331,7 @@ class Poller:
         silent = {one.partition for one in taken if one.topic == self._own.commands}
         self._given -= silent
         self._heard -= silent
-        partitions = [one.partition for one in taken if one.topic == self._topic.name]
+        partitions = [one.partition for one in taken if one.topic == self.topic.name]
         for partition in partitions:
             self.epochs[partition] = self.epochs.get(partition, 0) + 1
         self._mine -= set(partitions)
