@@ -1,11 +1,13 @@
 """Starts processes quickly: a process that has imported everything and forks one child for each request.
 
-Run as a file it is that process; `Spawner` is the other side, for the driver.
+Run as a file, with the name of the module whose `main` performs a `Task`, it is that process; `Spawner` is
+the other side, for the driver.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import selectors
@@ -59,10 +61,11 @@ class Spawner:
         self._reader = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls) -> Spawner:
-        """Start the process that forks."""
+    async def start(cls, module: str = "_worker") -> Spawner:
+        """Start the process that forks; its children perform tasks of the module."""
         pipe = asyncio.subprocess.PIPE
-        return cls(await asyncio.create_subprocess_exec(sys.executable, __file__, stdin=pipe, stdout=pipe))
+        command = (sys.executable, __file__, module)
+        return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe))
 
     async def spawn(self, task: dict[str, Any], errors: Path) -> Child:
         """Return a new process that performs the task; what it says is appended to a file."""
@@ -104,7 +107,8 @@ class Spawner:
 class Forker:
     """Forks on request and tells how each child has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: Any) -> None:
+        self._module = module
         self._selector = selectors.DefaultSelector()
         self._living: dict[int, tuple[int, int]] = {}  # pid -> number of the request, pidfd
         self._stdin = os.fdopen(0, "rb", buffering=0)
@@ -138,7 +142,7 @@ class Forker:
     def _fork(self, told: dict[str, Any]) -> None:
         pid = os.fork()
         if pid == 0:
-            _be_child(told)
+            _be_child(told, self._module)
         self._living[pid] = told["id"], os.pidfd_open(pid)
         self._say({"id": told["id"], "pid": pid})
 
@@ -153,10 +157,8 @@ class Forker:
         self._stdout.write(json.dumps(told).encode() + b"\n")
 
 
-def _be_child(told: dict[str, Any]) -> None:
+def _be_child(told: dict[str, Any], module: Any) -> None:
     """Become the process that was asked for; does not return."""
-    import _worker  # imported by the parent already
-
     status = 1
     try:
         errors = os.open(told["errors"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -165,8 +167,10 @@ def _be_child(told: dict[str, Any]) -> None:
         os.dup2(errors, 1)
         os.dup2(errors, 2)
         os.closerange(3, 1_024)
-        _worker.main(_worker.Task(**told["task"]))
+        module.main(module.Task(**told["task"]))
         status = 0
+    except SystemExit as end:
+        status = int(end.code or 0)
     except BaseException:  # the end of a process: all is told, nothing goes on
         traceback.print_exc()
     finally:
@@ -175,11 +179,5 @@ def _be_child(told: dict[str, Any]) -> None:
         os._exit(status)
 
 
-def _import_all() -> None:
-    """Import what children need, also what Headrace loads late."""
-    import _worker  # noqa: F401
-
-
 if __name__ == "__main__":
-    _import_all()
-    Forker().run()
+    Forker(importlib.import_module(sys.argv[1])).run()

@@ -25,6 +25,20 @@ class Found(NamedTuple):
         return found
 
 
+def under_way(bootstrap: str, topic: str) -> bool:
+    """Return whether a transaction is open in a topic: nobody is shown yet what lies behind."""
+    ends = set[tuple[int, int]]()
+    for level in ("read_committed", "read_uncommitted"):
+        reader = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid4().hex, "isolation.level": level})
+        try:
+            for partition in reader.list_topics(topic, timeout=ANSWER_S_MAX).topics[topic].partitions:
+                where = TopicPartition(topic, partition)
+                ends.add((partition, reader.get_watermark_offsets(where, timeout=ANSWER_S_MAX)[1]))
+        finally:
+            reader.close()
+    return len(ends) > len({partition for partition, _ in ends})
+
+
 def committed(bootstrap: str, topic: str) -> list[Found]:
     """Return the committed records of a topic; those of a partition, and so of a key, in order."""
     named = {"bootstrap.servers": bootstrap, "group.id": uuid4().hex, "isolation.level": "read_committed"}

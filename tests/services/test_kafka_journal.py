@@ -14,13 +14,18 @@ from uuid import UUID, uuid4
 import pytest
 from confluent_kafka import Producer
 from tests.journal.index.shelf import in_schema_of_its_own
+from tests.services import desks
 from tests.services.kafka import Broker, Node
 from tests.services.postgres import Postgres
 from tests.services.reading import Found, committed
 
-from headrace import App, Event, RetryPolicy
+from headrace import App, Event, RetryPolicy, errors
 from headrace.event.lineage import partition_of_key
+from headrace.journal.kafka.client import Admin, cluster_of
+from headrace.journal.kafka.fetch import Fetcher
+from headrace.journal.kafka.spans import Spans
 from headrace.settings import Settings
+from headrace.world import SystemClock
 
 PATIENCE_S = 60.0
 PARTITIONS = 16
@@ -219,6 +224,32 @@ def test_a_worker_goes_on_where_another_has_stopped(settings: Settings, broker: 
         asyncio.run(once(range(start, start + 50)))
     numbers = Counter(one.body()["number"] for one in committed(broker.bootstrap, "told"))
     assert numbers == Counter(range(150))
+
+
+def test_a_leader_that_was_elected_anew_is_asked(broker: Node) -> None:
+    """After a restart of the broker the bounds of partitions are known again, not minutes later."""
+
+    async def main() -> None:
+        cluster, clock = cluster_of(f"kafka://{broker.bootstrap}"), SystemClock()
+        await Admin(cluster, clock).make("asked", 2)
+        fetcher, spans = Fetcher(cluster, "test", clock), Spans(cluster, "test", clock)
+
+        async def known() -> bool:
+            with suppress(errors.JournalUnavailable):
+                assert await asyncio.to_thread(fetcher.bounds, "asked", 0) == (0, 0)
+                assert (await spans.bounds([("asked", 1)]))["asked", 1] == (0, 0)
+                return True
+            return False
+
+        await desks.until(known)
+        await asyncio.to_thread(broker.kill)
+        assert not await known()
+        await asyncio.to_thread(broker.restart)
+        await desks.until(known)
+        await spans.close()
+        fetcher.close()
+
+    asyncio.run(main())
 
 
 def test_the_broker_goes_and_comes_back(settings: Settings, broker: Node) -> None:

@@ -27,6 +27,8 @@ T = TypeVar("T")
 SCHEME = "kafka"
 PARTITIONS_DEFAULT, PARTITIONS_MAX = 16, 1_024
 REQUEST_TIMEOUT_S = 10.0
+#: The library tells of its time-out a little after it.
+ANSWER_S_MAX = REQUEST_TIMEOUT_S + 2.0
 #: A topic that was just created is looked for this long: the brokers hear of it one after the other.
 APPEARS_S_MAX = 10.0
 _LOOK_S = 0.05
@@ -152,6 +154,14 @@ def coded(
     return errors.JournalUnavailable(error.str(), path=address, hint=_HINT)
 
 
+def answered(answer: Any) -> Any:
+    """Return what the cluster has answered; raises `KafkaException`, also where no answer comes."""
+    try:
+        return answer.result(ANSWER_S_MAX)
+    except TimeoutError as fault:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from fault  # noqa: SLF001 - the library names it so
+
+
 class Topic(NamedTuple):
     """A topic as the cluster has it."""
 
@@ -228,7 +238,7 @@ class Admin:
 
     async def _described(self, name: str, answer: Any) -> Topic | None:
         try:
-            found = await asyncio.to_thread(answer.result, REQUEST_TIMEOUT_S)
+            found = await asyncio.to_thread(answered, answer)
         except KafkaException as fault:
             if fault.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -271,7 +281,7 @@ class Admin:
         new = NewTopic(name, partitions, replicas, config=settings_of(name, config, replicas))
         answers = self._client.create_topics([new], request_timeout=REQUEST_TIMEOUT_S)
         try:
-            await asyncio.to_thread(answers[name].result, REQUEST_TIMEOUT_S)
+            await asyncio.to_thread(answered, answers[name])
         except KafkaException as fault:
             if fault.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another process was quicker
                 raise coded(fault, self._address, Doing("create", topic=name)) from fault
@@ -289,7 +299,7 @@ class Admin:
         answers = self._client.describe_consumer_groups(list(groups), request_timeout=REQUEST_TIMEOUT_S)
         found: dict[str, list[Member]] = {}
         for group, answer in answers.items():
-            told = await self._call(partial(answer.result, REQUEST_TIMEOUT_S))
+            told = await self._call(partial(answered, answer))
             found[group] = [
                 Member(
                     str(one.client_id),
@@ -311,5 +321,5 @@ class Admin:
     async def _settings(self, name: str) -> dict[str, str]:
         asked = ConfigResource(ResourceType.TOPIC, name)
         (answer,) = self._client.describe_configs([asked], request_timeout=REQUEST_TIMEOUT_S).values()
-        found = await self._call(lambda: answer.result(REQUEST_TIMEOUT_S), Doing("describe", topic=name))
+        found = await self._call(lambda: answered(answer), Doing("describe", topic=name))
         return {one: str(entry.value) for one, entry in found.items()}

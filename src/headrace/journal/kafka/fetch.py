@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -10,7 +10,15 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import APPEARS_S_MAX, NO_ERRORS, REQUEST_TIMEOUT_S, Cluster, Doing, coded
+from headrace.journal.kafka.client import (
+    APPEARS_S_MAX,
+    NO_ERRORS,
+    REQUEST_TIMEOUT_S,
+    Cluster,
+    Doing,
+    answered,
+    coded,
+)
 from headrace.ports import Clock
 
 T = TypeVar("T")
@@ -27,6 +35,35 @@ _MOVED = frozenset(
     }
 )
 _BURST = 500
+#: What a broker answers to one who takes it for the leader that it was.
+_ELECTED = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+
+
+def offsets_of(admin: Any, where: Iterable[tuple[str, int]], spec: object) -> dict[tuple[str, int], int]:
+    """Return an offset of each partition, as a spec names it; raises `KafkaException`.
+
+    Of leaders the library's client goes by what it has heard, for minutes, whatever the brokers answer
+    (tried: each restart of a broker is the election of a leader).  Asking for all topics tells it the news.
+    """
+    asked = {TopicPartition(*at): spec for at in where}
+    try:
+        return _listed(admin, asked)
+    except KafkaException as fault:
+        if fault.args[0].code() not in _ELECTED:
+            raise
+    admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+    return _listed(admin, asked)
+
+
+def _listed(admin: Any, asked: dict[TopicPartition, object]) -> dict[tuple[str, int], int]:
+    answers = admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
+    return {(at.topic, at.partition): int(answered(answer).offset) for at, answer in answers.items()}
 
 
 class Fetcher:
@@ -50,13 +87,12 @@ class Fetcher:
         """Return the first offset that is kept, and the one that the next record gets."""
         where = TopicPartition(topic, partition)
         low, _ = self._watermarks(where)
-        return low, self._asked(topic, lambda: self._end(where))
+        return low, self._asked(topic, lambda: self._end(topic, partition))
 
-    def _end(self, where: TopicPartition) -> int:
+    def _end(self, topic: str, partition: int) -> int:
         # Committed readers are told the end of what is committed; here the real end is asked for.
         spec: Any = OffsetSpec
-        asked = self._admin.list_offsets({where: spec.latest()}, request_timeout=REQUEST_TIMEOUT_S)
-        return int(asked[where].result(REQUEST_TIMEOUT_S).offset)
+        return offsets_of(self._admin, [(topic, partition)], spec.latest())[topic, partition]
 
     def stable(self, topic: str, partition: int) -> int:
         """Return the offset up to which nothing is under way: committed readers get there without waiting."""

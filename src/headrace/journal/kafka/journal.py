@@ -9,7 +9,7 @@ from headrace.event.envelope import Head, Stamp
 from headrace.journal.kafka.client import Cluster
 from headrace.journal.kafka.consumer import KafkaConsumer
 from headrace.journal.kafka.log import Log
-from headrace.journal.kafka.produce import Out, Transactions
+from headrace.journal.kafka.produce import Out, Transactions, Unsure
 from headrace.journal.kafka.rows import Emitted, offset_of, partition_of, written
 from headrace.journal.kafka.share import KafkaWorker, Wish
 from headrace.journal.kafka.topics import OWN
@@ -105,7 +105,11 @@ class KafkaJournal:
         if len(records) == 1:
             await self._log.publisher.publish(records[0])
         elif records:
-            await units.commit(records)
+            try:
+                await units.commit(records)
+            except Unsure as fault:
+                problem = "It is not known whether the unit was written: under the same ids it may be again."
+                raise errors.JournalUnavailable(problem, path=self.address) from fault
         return [Receipt(event.event_id, duplicate=False) for event in unit]
 
     async def _depths(self, unit: Sequence[NewEvent]) -> list[int]:

@@ -20,6 +20,8 @@ from headrace.runtime.threads import Threads
 TRANSACTION_MS_MAX = 10_000
 #: The library waits this long between two tries; its default (100 ms) is met in every transaction.
 RETRY_MS = 1
+#: Offsets are sent within the time of the transaction, and a little; later the library has lost the answer.
+SEND_S_MAX = TRANSACTION_MS_MAX / 1000 + 2.0
 #: A commit whose answer was not heard is asked about again: it has stood or fallen already.
 COMMIT_TRIES_MAX = 5
 _POLL_S = 0.05
@@ -156,6 +158,7 @@ class Transactions:
         self._faults = faults or NoFaults()
         self._producer: Producer | None = None
         self._thread = Threads(1, f"headrace-commit-{name}")
+        self._sending = Threads(1, f"headrace-offsets-{name}")
 
     async def commit(
         self,
@@ -214,7 +217,7 @@ class Transactions:
         producer.poll(0)
         self._faults.at("settle.records")
         if offsets:
-            producer.send_offsets_to_transaction(list(offsets), metadata)
+            self._send(producer, offsets, metadata)
         self._faults.at("settle.offsets")
         for _ in range(COMMIT_TRIES_MAX):
             with _unless_again():
@@ -222,6 +225,22 @@ class Transactions:
                 return
         self._producer = None
         raise Unsure
+
+    def _send(self, producer: Producer, offsets: Sequence[TopicPartition], metadata: object) -> None:
+        """Send offsets.  A call that never returns is left behind, with its producer.
+
+        That happens where a broker is killed or restarted meanwhile, whatever time the call is given (tried).
+        The brokers end the transaction by its time-out: it cannot be committed any more by anybody.
+        """
+        send = producer.send_offsets_to_transaction
+        job = self._sending.submit(send, list(offsets), metadata, TRANSACTION_MS_MAX / 1000)
+        try:
+            job.result(SEND_S_MAX)
+        except TimeoutError as fault:
+            self._producer = None
+            self._sending.shutdown()
+            self._sending = Threads(1, f"headrace-offsets-{self._name}")
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from fault  # noqa: SLF001 - the library names it so
 
     def _make(self) -> Producer:
         """Return a new producer; its id need not be stable, for the group's metadata is the fence."""
@@ -251,3 +270,4 @@ class Transactions:
     def close(self) -> None:
         """Stop; an open transaction ends by its time-out."""
         self._thread.shutdown(wait=True)
+        self._sending.shutdown()

@@ -220,6 +220,7 @@ class Share:
     async def _take_over(self, starts: list[Start]) -> None:
         """Learn what is open in new partitions, and what an owner that died had in hand."""
         for start in starts:
+            tries = 0
             claims: list[Claim | None] = []  # asked for once: the next time it would be known as ours
             while self._has(start):
                 try:
@@ -228,8 +229,10 @@ class Share:
                         claims.append(taken)
                     await self._begin(start, claims[0])
                     break
-                except errors.JournalError as fault:  # told, and tried again as long as it is ours
-                    self._failed(fault)
+                except errors.JournalError as fault:  # tried again as long as it is ours
+                    tries += 1
+                    if tries.bit_count() == 1:  # told of the first, second, fourth: not twice a second
+                        self._failed(fault)
                 await self._clock.sleep(AGAIN_S)
             self.woken.set()
 

@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import NO_ERRORS, REQUEST_TIMEOUT_S, Cluster, coded
+from headrace.journal.kafka.client import NO_ERRORS, Cluster, coded
+from headrace.journal.kafka.fetch import offsets_of
 from headrace.ports import Clock
 
 #: Without a record for so long something is wrong: an open transaction ends within its time-out (10 s).
@@ -93,17 +94,9 @@ class Spans:
 
     def _bounds(self, where: list[At]) -> dict[At, Bounds]:
         spec: Any = OffsetSpec
-        low = self._listed(where, spec.earliest())
-        end = self._listed(where, spec.latest())
+        low = offsets_of(self._admin, where, spec.earliest())
+        end = offsets_of(self._admin, where, spec.latest())
         return {at: Bounds(low[at], end[at]) for at in where}
-
-    def _listed(self, where: list[At], spec: object) -> dict[At, int]:
-        asked = {TopicPartition(*at): spec for at in where}
-        answers = self._admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S)
-        return {
-            (at.topic, at.partition): int(answer.result(REQUEST_TIMEOUT_S).offset)
-            for at, answer in answers.items()
-        }
 
     # --- records ------------------------------------------------------------------------------
 

@@ -1,0 +1,140 @@
+"""What all runs of a campaign on Kafka stand on: one broker and one database, which fail and come back."""
+
+# ruff: noqa: ASYNC110 - what is waited for is in other processes
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from _chaos_judge import Seen
+from onnx import TensorProto, helper
+from tests.services.kafka import Broker, Node
+from tests.services.postgres import Postgres
+from tests.services.reading import Found, committed, under_way
+
+#: An outage may end a process that starts in it, and one that has met it as long as this ago.
+FELT_S = 20.0
+#: The topics of a run: events, results of either step, dead letters of either.
+TOPICS = ("asked", "weighed", "filed", "asked.dlq", "weighed.dlq")
+LOOK_S = 0.5
+#: With KIP-848 sessions are the broker's: `SMALL_AND_QUICK`.
+SESSION_MS_BY_BROKER = 3_000
+
+
+def put_weights(path: Path, amount: float) -> None:
+    """Put a model in place at once, by renaming: Y = X + amount."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in "XY")
+    one = helper.make_tensor("one", TensorProto.FLOAT, [1], [amount])
+    graph = helper.make_graph([helper.make_node("Add", ["X", "one"], ["Y"])], "plus", [x], [y], [one])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(model.SerializeToString())
+    fresh.replace(path)
+
+
+class Ground:
+    """The services; what befalls them befalls every run that is under way."""
+
+    def __init__(self, broker: Node, postgres: Postgres, folder: Path) -> None:
+        self._broker, self._postgres, self._folder = broker, postgres, folder
+        self._broker_turn, self._index_turn = asyncio.Lock(), asyncio.Lock()
+        self._last_outage = -FELT_S
+        self.tally: Counter[str] = Counter()
+
+    def journal(self, protocol: str) -> str:
+        """Return the address of the journal, for members that are missed soon."""
+        soon = "&heartbeat.interval.ms=400" if protocol == "classic" else ""
+        return f"kafka://{self._broker.bootstrap}?group.protocol={protocol}{soon}"
+
+    @property
+    def index(self) -> str:
+        """The address of the index."""
+        return self._postgres.url
+
+    @property
+    def fails(self) -> bool:
+        """May a process end for want of a service?"""
+        turns = self._broker_turn.locked() or self._index_turn.locked()
+        return turns or time.monotonic() - self._last_outage < FELT_S
+
+    def _over(self, what: str) -> None:
+        self.tally[what] += 1
+        self._last_outage = time.monotonic()
+
+    async def kill_broker(self, pause_s: float) -> None:
+        """Kill the broker, and start it again after a while."""
+        async with self._broker_turn:
+            await asyncio.to_thread(self._broker.kill)
+            await asyncio.sleep(pause_s)
+            await asyncio.to_thread(self._broker.restart)
+            self._over("broker_kills")
+
+    async def kill_index(self, pause_s: float) -> None:
+        """Kill PostgreSQL, and start it again after a while."""
+        async with self._index_turn:
+            await asyncio.to_thread(self._postgres.kill)
+            await asyncio.sleep(pause_s)
+            await asyncio.to_thread(self._postgres.start)
+            self._over("index_kills")
+
+    async def keep_index(self, name: str) -> None:
+        """Make a backup of the database."""
+        async with self._index_turn:
+            await asyncio.to_thread(self._postgres.backup, self._folder / f"backup-{name}")
+            self._over("backups")
+
+    async def set_index_back(self, name: str) -> None:
+        """Restore a backup: all that the index has learnt since is gone."""
+        async with self._index_turn:
+            backup = self._folder / f"backup-{name}"
+            await asyncio.to_thread(self._postgres.restore, backup)
+            self._over("index_restores")
+            await asyncio.to_thread(shutil.rmtree, backup)
+
+    async def _read(self, topic: str) -> list[Found]:
+        try:
+            async with self._broker_turn:
+                return await asyncio.to_thread(committed, self._broker.bootstrap, topic)
+        except KeyError:  # nobody has made it yet
+            return []
+
+    async def seen(self, name: str) -> Seen:
+        """Read the topics of a run as anybody would."""
+        return Seen(*[await self._read(f"{name}-{topic}") for topic in TOPICS])
+
+    async def settled(self, name: str) -> Seen:
+        """Read them once no transaction is under way any more: what dead processes left open has ended."""
+        for topic in TOPICS:
+            while await self._is_under_way(f"{name}-{topic}"):
+                await asyncio.sleep(LOOK_S)
+        return await self.seen(name)
+
+    async def _is_under_way(self, topic: str) -> bool:
+        try:
+            async with self._broker_turn:
+                return await asyncio.to_thread(under_way, self._broker.bootstrap, topic)
+        except KeyError:
+            return False
+
+    def rebalances(self, name: str) -> int:
+        """Return how often the groups of a run were rebalanced, as the broker's log says."""
+        log = self._broker.process.log.read_text("utf-8", errors="replace")
+        groups = (f"group headrace.{name}.", f"[GroupId headrace.{name}.")
+        words = ("Preparing to rebalance", "Bumped group epoch")
+        return sum(
+            any(one in line for one in groups) and any(word in line for word in words)
+            for line in log.splitlines()
+        )
+
+
+@contextmanager
+def ground(folder: Path) -> Iterator[Ground]:
+    """Start the services; they go with all that is in them."""
+    with Broker() as broker, Postgres() as postgres:
+        yield Ground(broker, postgres, folder)

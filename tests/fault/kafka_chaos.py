@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Kills, stops and reloads workers of an app on a real Kafka and PostgreSQL, and these; judges the topics.
+
+Each run is an app with topics of its own, two workers, a third that comes and goes, a publisher, and one that
+publishes every fifth event again.  A worker dies, or stops past its session, at one failpoint; others are
+killed and stopped from outside; new weights are put in place and rolled back; the broker or the database is
+killed, or the database restored from a backup.  Runs share broker and database, so what befalls one of these
+befalls the other runs under way as well.  When all is finished and every process has gone, plain committed
+readers say what there is, and `_chaos_judge.py` what is wrong with it.
+
+A kill counts as in flight when, by what the handlers themselves have written down, the process had an event
+in hand: begun and not ended, or ended and begun once more by another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from _chaos_ground import Ground, ground
+from _chaos_judge import FAULTS
+from _chaos_plan import draw
+from _chaos_run import Run
+from _spawner import Spawner
+
+#: Runs at the same time: most of a run is waiting for sessions to run out.
+LANES = 2
+#: A decision about a dead letter is no part of these runs.
+LEFT_OUT = ("decide.noted",)
+
+
+def failpoints() -> tuple[str, ...]:
+    """Return the failpoints of the product at which workers die or stop."""
+    from headrace.ports import KAFKA_FAILPOINTS
+
+    return tuple(point for point in KAFKA_FAILPOINTS if point not in LEFT_OUT)
+
+
+class Campaign:
+    """All runs, and what they came to."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self._options, self._folder = options, folder
+        self.points = tuple(options.only) if options.only else failpoints()
+        self.sums: Counter[str] = Counter()
+        self.hits: Counter[str] = Counter()
+        self.failed = 0
+
+    async def run(self, services: Ground) -> None:
+        """Carry out all runs, two at a time."""
+        spawner = await Spawner.start("_chaos_worker")
+        first = self._options.first
+        runs = iter(range(first, first + self._options.runs))
+        try:
+            await asyncio.gather(*(self._lane(spawner, services, runs) for _ in range(self._options.lanes)))
+        finally:
+            await spawner.close()
+        self.sums.update(services.tally)
+
+    async def _lane(self, spawner: Spawner, services: Ground, runs: Iterator[int]) -> None:
+        for number in runs:
+            plan = draw(number, self._options.seed, self.points)
+            folder = self._folder / f"run-{number:04}"
+            folder.mkdir()
+            run = Run(plan, spawner, services, folder, self._options.sabotage)
+            began = time.monotonic()
+            await run.carry_out()
+            verdict = await run.judged()
+            self._note(run, dict(verdict.counts), verdict.notes, time.monotonic() - began)
+
+    def _note(self, run: Run, found: dict[str, int], notes: list[str], seconds: float) -> None:
+        self.hits.update(run.hits)
+        self.sums.update(run.tally)
+        self.sums.update(found)
+        self.sums["runs"] += 1
+        bad = bool(found or run.troubles)
+        self.failed += bad
+        if self._options.verbose or bad:
+            told = ", ".join(f"{count} {fault}" for fault, count in found.items()) or "sound"
+            print(
+                f"run {run.plan.number}: {told} ({seconds:.1f} s) {dict(run.tally)} {run.plan}",
+                file=sys.stderr,
+            )
+            for note in [*run.troubles, *notes[:12]]:
+                print(f"  {note[:1_600]}", file=sys.stderr, flush=True)
+        if not (bad or self._options.keep):
+            shutil.rmtree(run.folder)
+
+    def result(self, seconds: float) -> dict[str, Any]:
+        """Return what is printed."""
+        names = ("runs", "kills", "kills_in_flight", "stops", "broker_kills", "rebalances", "rollbacks")
+        more = (
+            "stale_owners", "kills_while_waiting", "publisher_kills", "index_kills", "index_restores",
+            "reloads", "unreachable", "published", "copies", "calls",
+        )  # fmt: skip
+        return (
+            {name: self.sums[name] for name in (*names, *FAULTS)}
+            | {"seconds": round(seconds, 1)}
+            | {name: self.sums[name] for name in more}
+            | {"failpoints": dict(sorted(self.hits.items()))}
+            | {"failed_runs": self.failed, "seed": self._options.seed}
+        )
+
+
+def options_of(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="number of the first run, to repeat one")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lanes", type=int, default=LANES, help="runs at the same time")
+    parser.add_argument("--only", action="append", help="a failpoint; may be given more than once")
+    parser.add_argument("--sabotage", default="", help="a rule to switch off, to see that it is noticed")
+    parser.add_argument("--dir", type=Path, help="where diaries and logs lie while they are in use")
+    parser.add_argument("--keep", action="store_true", help="leave them; those of a faulty run always stay")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+    parser.add_argument("--verbose", action="store_true", help="tell of every run")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Run the campaign; exit code 1 when a run was not sound."""
+    options = options_of(sys.argv[1:])
+    folder = Path(tempfile.mkdtemp(prefix="kafka-chaos-", dir=options.dir))
+    campaign = Campaign(options, folder)
+    began = time.monotonic()
+    with ground(folder) as services:
+        asyncio.run(campaign.run(services))
+    result = campaign.result(time.monotonic() - began)
+    if options.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:>20}  {value}")
+    if campaign.failed or options.keep:
+        print(f"diaries and logs are in {folder}", file=sys.stderr)
+    else:
+        shutil.rmtree(folder)
+    return 1 if campaign.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""`kafka_chaos.py` and `kafka_handover.py` in a short form; at full length with HEADRACE_FAULT=full."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fault._chaos_judge import FAULTS
+
+SCRIPTS = Path(__file__).parents[1] / "fault"
+FULL = os.environ.get("HEADRACE_FAULT") == "full"
+RUNS, EVENTS = (60, 20_000) if FULL else (2, 3_000)
+#: In CI the same runs each time: red means the change.  Elsewhere new ones.
+SEED = 1 if os.environ.get("CI") else random.randrange(1 << 31)
+
+
+def carried_out(script: str, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Return exit code, result and the words of a script."""
+    command = [sys.executable, str(SCRIPTS / script), "--json", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+
+
+@pytest.mark.timeout(3_600 if FULL else 600)
+def test_nothing_is_lost_doubled_reordered_or_handled_by_two_versions(tmp_path: Path) -> None:
+    """Whatever is killed, stopped, restored or reloaded: a plain reader finds each result once, in order."""
+    code, result, said = carried_out(
+        "kafka_chaos.py", f"--runs={RUNS}", f"--seed={SEED}", f"--dir={tmp_path}"
+    )
+
+    assert code == 0, said
+    assert {fault: result[fault] for fault in FAULTS} == dict.fromkeys(FAULTS, 0)
+    assert result["runs"] == RUNS
+    assert result["kills_in_flight"] >= 0.5 * result["kills"] > 0
+    assert result["copies"] > 0
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "fault"), [("no_copies", "doubled"), ("no_way_back", "lost"), ("no_waiting", "reordered")]
+)
+@pytest.mark.timeout(600)
+def test_a_rule_that_is_switched_off_is_noticed(tmp_path: Path, sabotage: str, fault: str) -> None:
+    """Without the rule the same runs find faults: they are able to fail."""
+    options = ("--runs=1", "--seed=1", "--only=handle.after", f"--sabotage={sabotage}", f"--dir={tmp_path}")
+    code, result, _ = carried_out("kafka_chaos.py", *options)
+
+    assert code == 1
+    assert result[fault] > 0
+
+
+@pytest.mark.timeout(1_200)
+def test_a_model_is_handed_over_and_rolled_back_under_load() -> None:
+    """Each event is in one version's results, though a worker is killed; the tool counts the same."""
+    code, result, said = carried_out("kafka_handover.py", f"--events={EVENTS}")
+
+    assert code == 0, (result, said)
+    assert sum(result["versions"].values()) == EVENTS
+    assert result["versions"] == result["history"]
+    assert len(result["versions"]) == 2
+    assert result["kills"] == 1
