@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 from pydantic import field_validator
 
 from headrace import App, Event
-from headrace.runtime import admission
+from headrace.runtime import admission, gather
 from headrace.runtime.pipeline import WALKERS_ENOUGH
-from headrace.testing import Result, run_until_idle
+from headrace.testing import EchoModel, Result, run_until_idle
 
 decoded: Counter[int] = Counter()
 
@@ -30,6 +31,12 @@ class Step(Event, topic="steps"):
         if refused and value in refused:
             raise ZeroDivisionError("a validator that fails by itself")
         return value
+
+
+class Asked(Event, topic="asked", key="who"):
+    """Asks a model."""
+
+    who: str
 
 
 refused: set[int] = set()
@@ -103,3 +110,21 @@ def test_walkers_are_added_while_something_is_waited_for(turns: int, expected: i
 
     handled(steps, 500)
     assert most == expected
+
+
+def test_walkers_in_the_middle_of_their_lines_ask_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When nobody is left to begin, those that are at it still share each call of the model."""
+    sizes: list[int] = []
+    infer = gather._infer
+    monkeypatch.setattr(
+        gather, "_infer", lambda model, inputs: sizes.append(len(inputs)) or infer(model, inputs)
+    )
+    asking = App("asking")
+
+    @asking.handler(model=EchoModel(str.upper))
+    async def ask(asked: Asked, model: Any) -> None:
+        await model(asked.who)
+
+    run_until_idle(asking, *[Asked(who=f"c{n % 8}") for n in range(80)])
+    assert sum(sizes) == 80
+    assert min(sizes) > 1

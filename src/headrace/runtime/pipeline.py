@@ -58,7 +58,6 @@ class Pipeline:
         self._admission = Admission(journal, world.chance, known_types, on_loop=threads is None)
         self._stamps = self._admission.stamps
         self._lines = Lines()
-        self.coming = self._lines.waiting
         #: Events that wait by what is noted, but not committed yet, counted by key.
         self._waits: dict[str, int] = {}
         self.slots: set[Slot] = set()
@@ -70,8 +69,11 @@ class Pipeline:
         #: What handlers see of context variables: nothing that another handler has set.
         self._context = contextvars.copy_context()
         self._ramping = self._stopped = False
-        #: Lines that waited at the last look whether more walkers are needed.
-        self._ready_before = 0
+        self._ready_before = 0  # lines that waited at the last look whether more walkers are needed
+
+    def coming(self) -> bool:
+        """Return whether somebody may be about to call a model: other walkers, or one who can begin."""
+        return len(self.slots) > 1 or self._lines.waiting()
 
     # --- from a batch to lines ----------------------------------------------------------------
 

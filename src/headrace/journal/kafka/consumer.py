@@ -61,8 +61,6 @@ class KafkaConsumer:
         self._handler, self._topic = subscription.handler, subscription.topic
         self._share = Share(log, worker, subscription, wish)
         self._ahead = Ahead(log, subscription.handler, subscription.topic, self._share)
-        topic_id = log.found(self._topic).topic_id
-        self._origin = Origin(self._handler, self._topic.name, topic_id, log.stamps)
 
     # --- the group ----------------------------------------------------------------------------
 
@@ -342,12 +340,16 @@ class KafkaConsumer:
                 if deliveries is not None:
                     self._share.unpaid[tp] = part.held.epoch
 
+    def _origin(self) -> Origin:
+        topic_id = self._log.found(self._topic).topic_id
+        return Origin(self._handler, self._topic.name, topic_id, self._log.stamps)
+
     def _records_of(self, changed: dict[int, Part], batch: Batch, outcome: Outcome) -> list[Out]:
         log = self._log
         records = [written(event, log.topic_names, log.stamps) for event in outcome.emitted]
         for letter in outcome.dead:
             partition = changed[letter.row[1]].partition
-            records.append(trimmed(dead_record(self._origin, partition, letter, batch.version.name), log))
+            records.append(trimmed(dead_record(self._origin(), partition, letter, batch.version.name), log))
         records += [
             out._replace(topic=self._share.own.ledger) for out in apply(changed, batch, outcome, self._clock)
         ]
@@ -364,7 +366,7 @@ class KafkaConsumer:
                 part.expired += 1
             else:
                 part.dead += 1
-            records.append(trimmed(dead_record(self._origin, part.partition, letter, ""), self._log))
+            records.append(trimmed(dead_record(self._origin(), part.partition, letter, ""), self._log))
         part.buried.clear()
         return records
 

@@ -113,6 +113,20 @@ class Log:
         """Return a topic as the cluster has it."""
         return self._topics[topic.name][1]
 
+    async def renew(self, topic: TopicInfo) -> Topic:
+        """Return a topic as the cluster has it now: one that was deleted and made again is another.
+
+        Raises `TopicMismatch` for one that has come back with another number of partitions.
+        """
+        found, known = await self.opened().find(topic.name), self.found(topic)
+        if found is None or found.topic_id == known.topic_id:
+            return known  # of one that is gone the old is all there is
+        if found.partitions != topic.partitions:
+            raise errors.TopicMismatch(topic=topic.name, found=found.partitions, asked=topic.partitions)
+        await self.index.view.know(found.topic_id, topic.name)
+        self._topics[topic.name] = topic, found
+        return found
+
     def group_of(self, handler: str) -> str:
         """Return the consumer group of a subscription."""
         return f"{OWN}.{handler}"

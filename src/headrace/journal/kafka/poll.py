@@ -23,10 +23,14 @@ _log = logging.getLogger("headrace.journal")
 #: Records of one burst: the first is waited for, the others are those that are there.
 BURST = 500
 WAIT_S = 0.1
+#: So long a full loop is waited for before partitions are paused, which throws away what was fetched ahead.
+ROOM_S = 0.5
 #: What a worker calls itself in its groups, with its pid: `headrace status` shows who has what.
 CLIENT = "headrace"
 #: Bytes that librdkafka fetches ahead.
 AHEAD_KIB = 16_384
+#: Bytes of one partition in an answer: all of them are to be worked, not one after the other.
+PARTITION_BYTES = 131_072
 #: How long the thread may be away from the group (a rebalance reads ledgers): heartbeats go on meanwhile.
 AWAY_MS_MAX = 300_000
 #: The last position of a ledger is looked for in so many records first.
@@ -110,11 +114,12 @@ class Poller:
             "auto.offset.reset": "error",
             "fetch.wait.max.ms": 10,
             "queued.max.messages.kbytes": AHEAD_KIB,
+            "max.partition.fetch.bytes": PARTITION_BYTES,
             "max.poll.interval.ms": AWAY_MS_MAX,
             **(_BY_BROKER if cluster.by_broker else _classic(lease_ms)),
         }
         self._address, self._doing = cluster.address, Doing("read", topic.name, group)
-        self._topic, self._own = topic, own
+        self.topic, self._own = topic, own
         self._consumer = Consumer(config)
         #: With KIP-848 partitions come and go one by one, else all are given up first at every change.
         self._one_by_one = cluster.by_broker
@@ -133,8 +138,9 @@ class Poller:
         self._clock, self._look_ns = world.clock, 0
         #: The offset that the next record of each partition gets, as the brokers have told last.
         self.ends: dict[int, int] = {}
-        #: Set by the loop: enough is waiting.
-        self.full = False
+        #: Set while there is room on the loop for more.
+        self._room = threading.Event()
+        self._room.set()
         #: Held while a transaction is under way: partitions are given up before or after it.
         self.committing = threading.Lock()
         #: The group's metadata, as of the last assignment.
@@ -159,13 +165,13 @@ class Poller:
     def _run(self) -> None:
         try:
             self._consumer.subscribe(
-                [self._topic.name, self._own.commands],
+                [self.topic.name, self._own.commands],
                 on_assign=self._on_assign,
                 on_revoke=self._on_revoke,
                 on_lost=self._on_lost,
             )
             while not self._stopped.is_set():
-                self._breathe()
+                self._breathe(full=not self._room.wait(ROOM_S))
                 self._look_ahead()
                 self._hand_on(self._consumer.consume(1, WAIT_S))
         except Exception as fault:  # noqa: BLE001 - whatever ends the thread, the consumer has to know
@@ -177,14 +183,21 @@ class Poller:
             self._consumer.close()
             self._fetcher.close()
 
-    def _breathe(self) -> None:
+    def see_room(self, *, full: bool) -> None:
+        """On the loop: say whether enough is waiting."""
+        if full:
+            self._room.clear()
+        else:
+            self._room.set()
+
+    def _breathe(self, *, full: bool) -> None:
         """Pause while enough is waiting on the loop, go on when it is not."""
-        if self.full is self._paused:
+        if full is self._paused:
             return
-        where = [TopicPartition(self._topic.name, partition) for partition in self._mine]
+        where = [TopicPartition(self.topic.name, partition) for partition in self._mine]
         if where:
-            (self._consumer.pause if self.full else self._consumer.resume)(where)
-        self._paused = self.full
+            (self._consumer.pause if full else self._consumer.resume)(where)
+        self._paused = full
 
     def _look_ahead(self) -> None:
         """Note now and then where partitions end; asked by another thread, the library would hang."""
@@ -194,7 +207,7 @@ class Poller:
         self._look_ns = now + int(ENDS_S * 1e9)
         found: dict[int, int] = {}
         for partition in self._mine:
-            where = TopicPartition(self._topic.name, partition)
+            where = TopicPartition(self.topic.name, partition)
             _, end = self._consumer.get_watermark_offsets(where, cached=True)
             if end >= 0:  # else the brokers have told nothing yet
                 found[partition] = end
@@ -223,13 +236,13 @@ class Poller:
     def _on_assign(self, consumer: Consumer, given: Sequence[TopicPartition]) -> None:
         self.metadata = consumer.consumer_group_metadata()
         self._given |= {one.partition for one in given if one.topic == self._own.commands}
-        self._begin(consumer, [one.partition for one in given if one.topic == self._topic.name])
+        self._begin(consumer, [one.partition for one in given if one.topic == self.topic.name])
 
     def _begin(self, consumer: Consumer, partitions: Iterable[int]) -> None:
         """Read partitions from where the ledger says, and the commands that belong to them."""
         starts = [self._start_of(consumer, partition) for partition in partitions]
         where = [
-            TopicPartition(self._topic.name, one.partition, max(one.position.high + 1, one.low))
+            TopicPartition(self.topic.name, one.partition, max(one.position.high + 1, one.low))
             for one in starts
         ]
         self._commands |= {one.partition: one.position.commands for one in starts}
@@ -243,7 +256,7 @@ class Poller:
             consumer.incremental_assign(where)
         else:
             consumer.assign(where)
-        self._paused = not self.full  # what came is not paused, what stayed may be
+        self._paused = self._room.is_set()  # what came is not paused, what stayed may be
         if starts:
             self._tell(self._events.assigned, starts)
 
@@ -254,8 +267,8 @@ class Poller:
         partitions cannot be given to the library one by one.
         """
         again = eaten & self._mine if self._one_by_one else set(self._mine)
-        _log.warning("%s: retention has eaten events before they were handled", self._topic.name)
-        taken = [TopicPartition(self._topic.name, partition) for partition in again]
+        _log.warning("%s: retention has eaten events before they were handled", self.topic.name)
+        taken = [TopicPartition(self.topic.name, partition) for partition in again]
         with self.committing:
             self._give_up(taken)
         heard = [TopicPartition(self._own.commands, partition) for partition in again & self._heard]
@@ -266,14 +279,14 @@ class Poller:
     def _start_of(self, consumer: Consumer, partition: int) -> Start:
         """Return how far the subscription has come, as its ledger says."""
         # The answer waits for transactions that are under way; after it the ledger is whole.
-        consumer.committed([TopicPartition(self._topic.name, partition)], timeout=REQUEST_TIMEOUT_S)
+        consumer.committed([TopicPartition(self.topic.name, partition)], timeout=REQUEST_TIMEOUT_S)
         found = self._read_ledger(partition)
-        low, high = self._fetcher.bounds(self._topic.name, partition)
+        low, high = self._fetcher.bounds(self.topic.name, partition)
         if found is not None and found.high >= high:
-            problem = f"{self._topic.name}/{partition} ends at {high}, but {found.high} was handled."
+            problem = f"{self.topic.name}/{partition} ends at {high}, but {found.high} was handled."
             raise errors.JournalUnavailable(problem, path=self._address, hint="the brokers have lost records")
         start = high if self._latest else low
-        position = found or Position(high=start - 1, start=start, topic_id=self._topic.topic_id)
+        position = found or Position(high=start - 1, start=start, topic_id=self.topic.topic_id)
         self._faults.at("take.ledger")
         epoch = self.epochs[partition] = self.epochs.get(partition, 0) + 1
         return Start(partition, epoch, position, low, new=found is None)
@@ -292,19 +305,19 @@ class Poller:
             back *= 8
         if found is not None and found.form > FORM:
             raise errors.JournalNewer(path=self._address, found=found.form, known=FORM)
-        return found if found is not None and found.topic_id == self._topic.topic_id else None
+        return found if found is not None and found.topic_id == self.topic.topic_id else None
 
     def _on_revoke(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
         with self.committing:
             self._give_up(taken)
         with suppress(TimeoutError, RuntimeError):  # else the next owner is careful where it need not be
-            gone = [one.partition for one in taken if one.topic == self._topic.name]
+            gone = [one.partition for one in taken if one.topic == self.topic.name]
             leaving = self._events.leaving(gone)
             asyncio.run_coroutine_threadsafe(leaving, self._loop).result(LEAVING_S_MAX)
         self._unassign(consumer, taken)
 
     def _on_lost(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
-        _log.warning("%s: the group went on without this worker; its results are dropped", self._topic.name)
+        _log.warning("%s: the group went on without this worker; its results are dropped", self.topic.name)
         self._give_up(taken)
         self._unassign(consumer, taken)
 
@@ -318,7 +331,7 @@ class Poller:
         silent = {one.partition for one in taken if one.topic == self._own.commands}
         self._given -= silent
         self._heard -= silent
-        partitions = [one.partition for one in taken if one.topic == self._topic.name]
+        partitions = [one.partition for one in taken if one.topic == self.topic.name]
         for partition in partitions:
             self.epochs[partition] = self.epochs.get(partition, 0) + 1
         self._mine -= set(partitions)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Message
 
 from headrace.codec.head import SUM_MASK, xxh3_64
-from headrace.codec.headers import Record, read_record, write_head, write_stamp
+from headrace.codec.headers import Headers, Record, read_record, write_head, write_stamp
 from headrace.event.envelope import Head, Stamp
 from headrace.event.lineage import id_at
 from headrace.journal.kafka.client import PARTITIONS_MAX, Topic
@@ -116,29 +116,30 @@ class Rows:
         missing = Gone("The topic does not hold it any more.")
         return (number_of(partition, offset), self._place | partition, event_id, b"", 0, missing, b"")
 
-    def _read(self, message: Message, offset: int, headers: list[tuple[str, bytes | None]]) -> Reading:
-        partition, key = int(message.partition() or 0), _bytes(message.key())
-        topic, time_ms, value = self._topic, message.timestamp()[1], _bytes(message.value())
-        record = Record(topic.name, topic.topic_id, partition, offset, time_ms, key, value, headers)
+    def _read(self, message: Message, offset: int, headers: Headers) -> Reading:
+        topic, partition, key = self._topic, message.partition() or 0, _bytes(message.key())
+        record = Record(
+            topic.name, topic.topic_id, partition, offset, message.timestamp()[1], key,
+            _bytes(message.value()), headers,
+        )  # fmt: skip
         number, place = number_of(partition, offset), self._place | partition
         try:
-            found = read_record(record, self._default)
+            event_id, depth, head, stamp, body, _ = read_record(record, self._default)
         except ValueError as fault:
-            event_id = id_at(self._topic.topic_id, partition, offset)
-            body = record.value or b""
+            event_id = id_at(topic.topic_id, partition, offset)
             problem = Unreadable(str(fault), key, tuple(headers))
-            unread: Row = (number, place, event_id, b"", 0, problem, body)
+            unread: Row = (number, place, event_id, b"", 0, problem, record.value or b"")
             return Reading(unread, Seen(event_id, offset, 0, event_id, 0))
-        head = found.head
-        head.stamp = self._stamps.number(found.stamp)
-        root = head.root or found.event_id
-        row: Row = (number, place, found.event_id, root, found.depth, head, found.body)
-        content = f"{found.stamp.type}\0{head.key or ''}\0".encode() + found.body
-        seen = Seen(found.event_id, offset, xxh3_64(content) & SUM_MASK, root, found.depth)
-        return Reading(row, seen)
+        head.stamp = self._stamps.number(stamp)
+        root = head.root or event_id
+        content = b"%b\0%b\0%b" % (stamp.type.encode(), (head.key or "").encode(), body)
+        return Reading(
+            (number, place, event_id, root, depth, head, body),
+            Seen(event_id, offset, xxh3_64(content) & SUM_MASK, root, depth),
+        )
 
 
-def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
+def headers_of(message: Message) -> Headers:
     """Return the headers of a record, in order."""
     given: Any = message.headers()
     return given or []

@@ -91,6 +91,10 @@ class Share:
 
     async def join(self) -> None:
         """Join the group; from then on it is the group that gives and takes partitions."""
+        topic = await self._log.renew(self._topic)
+        if self.poller is not None and topic.topic_id != self.poller.topic.topic_id:
+            _log.warning("%s: the topic was deleted and made again; it is read from its start", topic.name)
+            await self.leave()
         if self.poller is not None and not self.poller.alive():
             await self.leave()  # it has told why; now once more
         if self.poller is not None:
@@ -101,7 +105,6 @@ class Share:
         self.decisions = Decisions(log, self._subscription, self.own.ledger)
         self.transactions = Transactions(log.cluster, group, log.chance, log.faults)
         events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
-        topic = log.found(self._topic)
         self.poller = Poller(log.cluster, group, topic, self.own, events, log, lease_ms=self._lease_ms)
         # Counted on: under the same number an outcome of before would be taken for one of this membership.
         self.poller.epochs = self._epochs
@@ -129,7 +132,8 @@ class Share:
     def see_room(self) -> None:
         """Have partitions paused while too much waits."""
         if self.poller is not None:
-            self.poller.full = sum(len(part.waiting.records) for part in self.parts.values()) > WAITING_MAX
+            waiting = sum(len(part.waiting.records) for part in self.parts.values())
+            self.poller.see_room(full=waiting > WAITING_MAX)
 
     async def survey(self) -> Survey:
         """Return how far behind the partitions held are, and how many nobody holds."""
