@@ -6,14 +6,16 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.services.desks import serving, until
+from tests.services.desks import Bench, serving, until
 from tests.services.kafka import Broker
 from tests.services.reading import Found, committed
 
-from headrace import App, Event
+from headrace import App, Event, errors
 from headrace.settings import Settings
 
 EVENTS = 900
@@ -51,6 +53,35 @@ def app_of(url: str, index: Path) -> App:
         return Answered(who=called.who, number=called.number)
 
     return app
+
+
+async def test_an_index_that_goes_while_retries_are_taken_holds_up_none(broker: str, tmp_path: Path) -> None:
+    """Retries of several partitions are due, the index fails between them: all of them run in the end."""
+    bench = Bench(broker, tmp_path, attempts_max=9, backoff_ms=300)
+    bench.broken |= set(range(40))
+    async with serving(bench.app()) as app:
+        index: Any = app.journal.log.index  # type: ignore[attr-defined]
+        note, calls, all_due = index.try_again, count(), asyncio.Event()
+
+        async def every_second(*told: Any) -> None:
+            if not all_due.is_set() or next(calls) % 2:
+                raise errors.JournalUnavailable(path="index")
+            await note(*told)
+
+        index.try_again = every_second
+        await bench.publish(app, range(40))
+
+        async def failed() -> bool:
+            return await bench.positions() == {"taken": 40, "open": 40}
+
+        await until(failed)
+        bench.broken.clear()
+        all_due.set()
+
+        async def complete() -> bool:
+            return await bench.results() == list(range(40))
+
+        await until(complete)
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -162,9 +162,7 @@ class KafkaConsumer:
 
     async def _take_due(self, limit: int, version: VersionInfo) -> Batch | None:
         now = self._clock.boot_ns()
-        rows: list[Row] = []
-        attempts: dict[int, Attempt] = {}
-        epochs: dict[int, int] = {}
+        rows, attempts, epochs = list[Row](), dict[int, Attempt](), dict[int, int]()
         for tp, part in list(self._share.parts.items()):
             due = part.held.due(now, limit - len(rows)) if part.held.waiting else []
             suspect = bool(due) and due[0].attempt.crashes > 0
@@ -172,13 +170,10 @@ class KafkaConsumer:
                 continue
             if not rows:
                 self._check(await self._log.active(self._handler), version)
-            for entry in due:
-                attempts[entry.seq] = entry.attempt._replace(number=entry.attempt.number + 1)
-            tries = [
-                Tried(offset_of(entry.seq), attempts[entry.seq].number, entry.attempt.crashes)
-                for entry in due
-            ]
-            await self._index.try_again(self._handler, part.partition, tries)
+            attempts |= {one.seq: one.attempt._replace(number=one.attempt.number + 1) for one in due}
+            tries = [Tried(offset_of(one.seq), attempts[one.seq].number, one.attempt.crashes) for one in due]
+            if not await self._noted(part, tries, needed=not rows):
+                break
             if self._share.parts.get(tp) is not part:
                 continue  # given up meanwhile
             epochs[tp] = part.held.epoch
@@ -192,6 +187,16 @@ class KafkaConsumer:
             return None
         alone = any(attempts[row[0]].crashes for row in rows)
         return Batch(self._subscription.id, version, rows, attempts, alone, Token(epochs, fresh=False))
+
+    async def _noted(self, part: Part, tries: Sequence[Tried], *, needed: bool) -> bool:
+        """Note attempts; where others were taken already, which then have to be run, an outage is an answer."""
+        try:
+            await self._index.try_again(self._handler, part.partition, tries)
+        except errors.JournalError:
+            if needed:
+                raise
+            return False
+        return True
 
     async def _take_new(self, limit: int, version: VersionInfo) -> tuple[Batch | None, bool]:
         """Claim new events; say also whether the position has moved though there was nothing to run."""
