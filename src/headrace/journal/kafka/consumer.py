@@ -189,7 +189,7 @@ class KafkaConsumer:
         return Batch(self._subscription.id, version, rows, attempts, alone, Token(epochs, fresh=False))
 
     async def _noted(self, part: Part, tries: Sequence[Tried], *, needed: bool) -> bool:
-        """Note attempts; where others were taken already, which then have to be run, an outage is an answer."""
+        """Note attempts; where others were taken already, and have to be run, an outage is an answer."""
         try:
             await self._index.try_again(self._handler, part.partition, tries)
         except errors.JournalError:
