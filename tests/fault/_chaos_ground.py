@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from _chaos_judge import Seen
+from confluent_kafka import KafkaException
 from onnx import TensorProto, helper
 from tests.services.kafka import Broker, Node
 from tests.services.postgres import Postgres
@@ -121,6 +122,8 @@ class Ground:
                 return await asyncio.to_thread(under_way, self._broker.bootstrap, topic)
         except KeyError:
             return False
+        except KafkaException:  # a broker that has just come back has no leaders yet: asked again
+            return True
 
     def rebalances(self, name: str) -> int:
         """Return how often the groups of a run were rebalanced, as the broker's log says."""
