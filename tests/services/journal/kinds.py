@@ -210,7 +210,7 @@ def _at_rest(group: Sequence[Member], ends: dict[int, int], commands: dict[int, 
 
 
 def _reached(part: Any) -> int:
-    number = part.waiting[-1].row[0] if part.waiting else part.held.high
+    number = part.waiting.records[-1].row[0] if part.waiting.records else part.held.high
     return number >> 10 if number >= 0 else -1
 
 
