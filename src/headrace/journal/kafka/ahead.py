@@ -1,10 +1,10 @@
-"""Which records are claimed next; and a look at the index for those behind them, while handlers are busy."""
+"""Which records are claimed next; and their claim in the index, while handlers are busy with those before."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from itertools import islice
+from typing import NamedTuple
 
 from headrace import errors
 from headrace.journal.kafka.log import Log
@@ -15,12 +15,20 @@ from headrace.journal.scan import OPEN_MAX, may_take
 from headrace.ports import TopicInfo
 from headrace.ports.index import Claim, Looked, Stretch
 
-#: Records that are looked up ahead at a time: as many as one claim takes.
-AHEAD_MAX = 512
+#: Batches under way at a time: one whose outcome is written, one that is handled, one that is being claimed.
+UNDER_WAY = 3
 #: A claim takes at least so many of a partition: each costs a record of the ledger in every transaction.
 SHARE_MIN = 32
 
 Chosen = dict[int, tuple[Part, list[Reading]]]
+
+
+class Noted(NamedTuple):
+    """Records that the index has noted as claimed, and what it said."""
+
+    chosen: Chosen
+    claims: list[Claim]
+    looked: Looked
 
 
 class Ahead:
@@ -29,11 +37,55 @@ class Ahead:
     A claim is of some of the partitions only, so that others can be claimed while its outcome is written.
     """
 
-    def __init__(self, log: Log, handler: str, topic: TopicInfo, share: Share) -> None:
+    def __init__(self, log: Log, handler: str, topic: TopicInfo, share: Share, owner: str) -> None:
         self._log, self._handler, self._topic, self._share = log, handler, topic, share
-        self._looking: asyncio.Task[None] | None = None
+        self._owner = owner
+        self._noting: asyncio.Task[Noted | None] | None = None
 
-    def choose(self, limit: int) -> Chosen:
+    async def claimed(self, limit: int) -> Noted | None:
+        """Return the next records, noted as claimed; ``None`` where nothing waits."""
+        noting, self._noting = self._noting, None
+        noted = None if noting is None else await noting
+        if noted is not None:
+            noted = noted._replace(chosen=self._still(noted.chosen, limit))
+        if noted is None or not noted.chosen:
+            chosen = self._choose(limit)
+            noted = await self._note(chosen) if chosen else None
+        return noted
+
+    def begin(self, limit: int) -> None:
+        """Have what comes next noted as claimed, while handlers are busy."""
+        if self._noting is None:
+            chosen = self._choose(limit)
+            if chosen:
+                self._noting = asyncio.get_running_loop().create_task(self._try(chosen))
+
+    def stop(self) -> None:
+        """Give up what is under way."""
+        noting, self._noting = self._noting, None
+        if noting is not None:
+            noting.cancel()
+
+    async def _try(self, chosen: Chosen) -> Noted | None:
+        try:
+            return await self._note(chosen)
+        except errors.JournalError:
+            return None  # whoever takes meets it, too
+
+    def _still(self, chosen: Chosen, limit: int) -> Chosen:
+        """Return what of records that were chosen a while ago can be taken now."""
+        found = Chosen()
+        for tp, (part, readings) in chosen.items():
+            now = self._share.parts.get(tp)
+            if now is None or now.waiting is not part.waiting or not may_take(now.held):
+                continue  # given up meanwhile
+            count = min(limit, OPEN_MAX - len(now.held.open))
+            if count > 0:
+                found[tp] = now, readings[:count]
+                limit -= len(found[tp][1])
+        return found
+
+    def _choose(self, limit: int) -> Chosen:
         """Return the next records of partitions that have no claim in hand; they go to the end of the row."""
         parts, found, some = self._share.parts, Chosen(), self._some(limit)
         for tp, part in parts.items():
@@ -50,11 +102,11 @@ class Ahead:
         return found
 
     def _some(self, limit: int) -> int:
-        """Return how many records of a partition a claim takes: half of those that have any make it full."""
+        """Return how many records of a partition a claim takes: of a third of those that have any."""
         busy = sum(1 for part in self._share.parts.values() if part.waiting.records or part.held.unsettled)
-        return limit if busy < 2 else max(SHARE_MIN, -(-2 * limit // busy))  # noqa: PLR2004 - half
+        return limit if busy < UNDER_WAY else max(SHARE_MIN, -(-UNDER_WAY * limit // busy))
 
-    def stretches(self, chosen: Chosen) -> list[Stretch]:
+    def _stretches(self, chosen: Chosen) -> list[Stretch]:
         """Return what the index has to look at before records may be claimed."""
         topic_id = self._log.found(self._topic).topic_id
         found: list[Stretch] = []
@@ -66,7 +118,7 @@ class Ahead:
                 found.append(Stretch(topic_id, part.partition, after, upto, [one.seen for one in fresh]))
         return found
 
-    def claims(self, chosen: Chosen, owner: str) -> list[Claim]:
+    def _claims(self, chosen: Chosen) -> list[Claim]:
         """Return what is to be noted as claimed."""
         return [
             Claim(
@@ -74,14 +126,17 @@ class Ahead:
                 part.partition,
                 offset_of(part.held.high) + 1,
                 offset_of(readings[-1].row[0]) + 1,
-                owner,
+                self._owner,
             )
             for part, readings in chosen.values()
         ]
 
-    @staticmethod
-    def note(chosen: Chosen, looked: Looked) -> None:
-        """Keep the answer of the index with the records that it is about."""
+    async def _note(self, chosen: Chosen) -> Noted:
+        """Note claims, and index what of them the index has not looked at yet."""
+        claims, stretches = self._claims(chosen), self._stretches(chosen)
+        self._log.faults.at("claim.begin")
+        looked = await self._log.look(self._handler, self._topic, stretches, claims)
+        self._log.faults.at("claim.noted")
         for part, readings in chosen.values():
             fetched = part.waiting
             fetched.looked = max(fetched.looked, len(readings))
@@ -90,38 +145,4 @@ class Ahead:
                 first = looked.copies.get((part.partition, one.seen.offset))
                 if first is not None:
                     fetched.copies[one.seen.offset] = first
-
-    def begin(self) -> None:
-        """Look up what waits behind the claims that are in hand."""
-        if self._looking is None or self._looking.done():
-            chosen = self._unknown()
-            if chosen:
-                self._looking = asyncio.get_running_loop().create_task(self._look(chosen))
-
-    def _unknown(self) -> Chosen:
-        found, left = Chosen(), AHEAD_MAX
-        some = self._some(AHEAD_MAX)
-        for tp, part in self._share.parts.items():
-            fetched = part.waiting
-            count = min(len(fetched.records) - fetched.looked, some, left)
-            if part.ready and count > 0:
-                found[tp] = part, list(islice(fetched.records, fetched.looked + count))
-                left -= count
-        return found
-
-    async def _look(self, chosen: Chosen) -> None:
-        with suppress(errors.JournalError):  # the claim meets it, too
-            looked = await self._log.look(self._handler, self._topic, self.stretches(chosen), ())
-            self.note(chosen, looked)
-
-    async def ended(self) -> None:
-        """Wait for a look that is under way."""
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            await looking
-
-    def stop(self) -> None:
-        """Give up a look that is under way."""
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
+        return Noted(chosen, claims, looked)

@@ -11,7 +11,7 @@ from headrace import errors
 from headrace.codec.ledger import Range
 from headrace.event.lineage import text_of
 from headrace.journal.held import Open, awoken, next_due_ns
-from headrace.journal.kafka.ahead import Ahead, Chosen
+from headrace.journal.kafka.ahead import Ahead, Chosen, Noted
 from headrace.journal.kafka.decisions import Plan
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import (
@@ -60,7 +60,7 @@ class KafkaConsumer:
         self._owner, self._subscription = worker.name, subscription
         self._handler, self._topic = subscription.handler, subscription.topic
         self._share = Share(log, worker, subscription, wish)
-        self._ahead = Ahead(log, subscription.handler, subscription.topic, self._share)
+        self._ahead = Ahead(log, subscription.handler, subscription.topic, self._share, worker.name)
 
     # --- the group ----------------------------------------------------------------------------
 
@@ -200,11 +200,10 @@ class KafkaConsumer:
 
     async def _take_new(self, limit: int, version: VersionInfo) -> tuple[Batch | None, bool]:
         """Claim new events; say also whether the position has moved though there was nothing to run."""
-        await self._ahead.ended()
-        found = self._ahead.choose(limit)
-        if not found:
+        noted = await self._ahead.claimed(limit)
+        if noted is None:
             return None, False
-        await self._look(found, version)
+        found = await self._agreed(noted, version)
         if not found:
             return None, True
         absent = await self._share.parents.absent(one.row for _, some in found.values() for one in some)
@@ -224,27 +223,23 @@ class KafkaConsumer:
                 [], {tp for tp, (part, _) in found.items() if self._share.parts.get(tp) is part}
             )
             return None, True
-        self._ahead.begin()
+        self._ahead.begin(limit)
         return Batch(self._subscription.id, version, rows, token=Token(epochs, fresh=True)), False
 
-    async def _look(self, found: Chosen, version: VersionInfo) -> None:
-        """Note what is to be claimed, and index what of it the index has not looked at yet."""
-        claims = self._ahead.claims(found, self._owner)
-        stretches = self._ahead.stretches(found)
-        self._log.faults.at("claim.begin")
-        looked = await self._log.look(self._handler, self._topic, stretches, claims)
-        self._log.faults.at("claim.noted")
+    async def _agreed(self, noted: Noted, version: VersionInfo) -> Chosen:
+        """Return the records that may be run under a version; raises `VersionInactive`."""
+        found, claims, looked = noted
         try:
             self._check(looked.active, version)
         except errors.VersionInactive:  # none of it was begun: nobody is to suspect it
             await self._index.look(self._handler, [], [one._replace(upto=one.after) for one in claims])
             raise
-        self._ahead.note(found, looked)
         for tp, (part, _) in list(found.items() if looked.refused else ()):
             if part.partition in looked.refused:
                 # One who had it before was so slow that it took it over after us: once more, it is ours.
                 del found[tp]
                 await self._share.take_over(part)
+        return found
 
     def _claim(
         self,
