@@ -110,7 +110,7 @@ class Server:
     async def step(self) -> bool:
         """Do what can be done now; returns whether anything was."""
         await self._keep_house()
-        crowded = 2 * self._aloft() > self._window
+        crowded = 2 * self._aloft() > self._bound()
         progressed = await self._launch()
         if self.consumer.claims_apart:
             progressed |= await self._claim(crowded=crowded)
@@ -208,12 +208,16 @@ class Server:
 
     # --- take ---------------------------------------------------------------------------------
 
+    def _bound(self) -> int:
+        """Return how many events may be in hand: one batch more where the next is claimed ahead."""
+        return self._window * (1 + self.consumer.claims_apart)
+
     def _room(self) -> int:
         if self.pipeline.abandoned >= self._concurrency:
             return 0  # as many handlers hang as may run: taking more would only pile up threads
         aloft = self._aloft()
-        if aloft < self._window:
-            return self._window - aloft
+        if aloft < self._bound():
+            return min(CLAIM_MAX, self._bound() - aloft)
         # A few keys have long lines, and nobody stands in the others: look for other keys.
         return self._window if aloft < ALOFT_MAX and self.pipeline.hungry() else 0
 
