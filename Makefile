@@ -1,5 +1,5 @@
-# What can be done here. `make` alone lists it; nothing needs more than Python 3.11 with venv, and make; `make test`
-# needs Java 17 and Maven besides, and installs them where it may.
+# What can be done here. `make` alone lists it; nothing needs more than Python 3.11 with venv, and make; the targets
+# with real services need Java 17 and Maven besides, and install them where they may.
 
 SHELL := /bin/bash
 BIN := .venv/bin
@@ -12,7 +12,7 @@ report = $(if $(REPORTS),--junitxml=$(REPORTS)/$(1).xml)
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format bench fault services lock wheel clean
+.PHONY: help setup demo test test-fast test-services lint format bench fault services lock wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -31,14 +31,15 @@ setup: .venv/.dev ## build .venv from the lock files (nothing to do when they ha
 demo: .venv/.runtime ## run the packaged example: a model, a stream of events, what came of each
 	@$(BIN)/headrace demo
 
-# Each part runs, also after another has failed: one run shows all there is to mend. The tests against real
-# services are a run of their own: what they leave in a process disturbs no other test.
-test: setup ## everything: lint, types, architecture, all tests, real Kafka and PostgreSQL among them
+# Each part runs, also after another has failed: one run shows all there is to mend.
+test: setup ## lint, types, architecture, all tests but those against a real Kafka
 	@status=0; \
 	$(MAKE) --no-print-directory lint || status=1; \
 	$(PYTEST) $(call report,tests) || status=1; \
-	scripts/services.sh && $(PYTEST) tests/services $(call report,services) || status=1; \
 	exit $$status
+
+test-services: services ## the tests against a real Kafka and a real PostgreSQL: some 20 minutes
+	@$(PYTEST) tests/services $(call report,services)
 
 test-fast: setup ## the tests that end within a minute
 	@$(PYTEST) --hypothesis-profile quick $(FAST)

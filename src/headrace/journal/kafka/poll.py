@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -310,10 +309,13 @@ class Poller:
     def _on_revoke(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
         with self.committing:
             self._give_up(taken)
-        with suppress(TimeoutError, RuntimeError):  # else the next owner is careful where it need not be
-            gone = [one.partition for one in taken if one.topic == self.topic.name]
-            leaving = self._events.leaving(gone)
+        leaving = self._events.leaving([one.partition for one in taken if one.topic == self.topic.name])
+        try:
             asyncio.run_coroutine_threadsafe(leaving, self._loop).result(LEAVING_S_MAX)
+        except TimeoutError:
+            pass  # the next owner is careful where it need not be
+        except RuntimeError:  # the loop is closed
+            leaving.close()
         self._unassign(consumer, taken)
 
     def _on_lost(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
