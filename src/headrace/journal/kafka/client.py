@@ -88,6 +88,19 @@ class Cluster(NamedTuple):
     by_broker: bool = False
 
 
+def reading(cluster: Cluster, group: str, **more: Any) -> dict[str, Any]:
+    """Return the settings of a consumer that reads what is committed, from where it is told to begin."""
+    return {
+        **cluster.config,
+        "group.id": group,
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "error",
+        "fetch.wait.max.ms": 10,
+        **more,
+    }
+
+
 def cluster_of(url: str) -> Cluster:
     """Return the cluster of a URL; options behind ``?`` are settings of librdkafka, handed on as they are.
 

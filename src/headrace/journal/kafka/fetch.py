@@ -18,6 +18,7 @@ from headrace.journal.kafka.client import (
     Doing,
     answered,
     coded,
+    reading,
 )
 from headrace.ports import Clock
 
@@ -71,16 +72,8 @@ class Fetcher:
 
     def __init__(self, cluster: Cluster, name: str, clock: Clock) -> None:
         self._address, self._clock = cluster.address, clock
-        config: dict[str, Any] = {
-            **cluster.config,
-            "group.id": f"{name}.fetch",  # asked for by the library; nothing is committed under it
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 10,
-        }
-        self._consumer = Consumer(config)
+        # A group is asked for by the library; nothing is committed under it.
+        self._consumer = Consumer(reading(cluster, f"{name}.fetch", **{"enable.partition.eof": True}))
         self._admin: Any = AdminClient(dict(cluster.config))
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from headrace import errors
 from headrace.codec.ledger import FORM, POSITION, Position, read_position
-from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Doing, Topic, coded
+from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Doing, Topic, coded, reading
 from headrace.journal.kafka.fetch import Fetcher
 from headrace.ports import World
 
@@ -104,14 +104,9 @@ class Poller:
         *,
         lease_ms: int,
     ) -> None:
-        config: dict[str, Any] = {
+        config = {
             "client.id": f"{CLIENT}-{os.getpid()}",
-            **cluster.config,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 10,
+            **reading(cluster, group),
             "queued.max.messages.kbytes": AHEAD_KIB,
             "max.partition.fetch.bytes": PARTITION_BYTES,
             "max.poll.interval.ms": AWAY_MS_MAX,

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import NO_ERRORS, Cluster, coded
+from headrace.journal.kafka.client import NO_ERRORS, Cluster, coded, reading
 from headrace.journal.kafka.fetch import offsets_of
 from headrace.ports import Clock
 
@@ -57,17 +57,9 @@ class Spans:
 
     def __init__(self, cluster: Cluster, name: str, clock: Clock) -> None:
         self._address, self._clock = cluster.address, clock
-        config: dict[str, Any] = {
-            **cluster.config,
-            "group.id": f"{name}.look",  # asked for by the library; nothing is committed under it
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 10,
-            "queued.max.messages.kbytes": _AHEAD_KIB,
-        }
-        self._consumer = Consumer(config)
+        more = {"enable.partition.eof": True, "queued.max.messages.kbytes": _AHEAD_KIB}
+        # A group is asked for by the library; nothing is committed under it.
+        self._consumer = Consumer(reading(cluster, f"{name}.look", **more))
         self._admin: Any = AdminClient(dict(cluster.config))
         self._turn = asyncio.Lock()
         #: Where each reading ends.
