@@ -10,7 +10,7 @@ from headrace.journal.kafka import letters as dlq
 from headrace.journal.kafka.client import Cluster
 from headrace.journal.kafka.events import Events, KafkaFeed
 from headrace.journal.kafka.log import Log
-from headrace.journal.kafka.survey import Survey
+from headrace.journal.kafka.survey import Survey, Surveying
 from headrace.journal.reader import ID_DIGITS_MIN
 from headrace.journal.versions import handler_unknown
 from headrace.ports import Chance, Clock, Faults, VersionInfo
@@ -29,33 +29,18 @@ from headrace.ports.look import (
 )
 
 
-class KafkaLook:
+class KafkaLook(Surveying):
     """A journal on a cluster, opened to be read; what its index does not have yet is indexed on the way."""
 
     def __init__(
         self, cluster: Cluster, index: Index, *, clock: Clock, chance: Chance, faults: Faults
     ) -> None:
+        super().__init__(cluster, index, clock=clock, chance=chance, faults=faults)
         self.address = cluster.address
-        self._log = Log(cluster, index, clock=clock, chance=chance, faults=faults)
-        self._opened: Survey | None = None
 
     async def open(self) -> None:
         """Connect; nothing is created."""
-        await self._log.open(make=False)
-        self._opened = Survey(self._log)
-
-    async def close(self) -> None:
-        """Disconnect."""
-        survey, self._opened = self._opened, None
-        if survey is not None:
-            await survey.close()
-            await self._log.close()
-
-    @property
-    def _survey(self) -> Survey:
-        if self._opened is None:
-            raise errors.JournalClosed
-        return self._opened
+        await self._connect(make=False)
 
     async def topics(self) -> list[Topic]:
         """Return the topics that apps have used, by name."""

@@ -11,13 +11,14 @@ from confluent_kafka import Message
 
 from headrace import errors
 from headrace.codec.ledger import EXCEPTION, POSITION, Position, read_position
-from headrace.journal.kafka.client import Topic
+from headrace.journal.kafka.client import Cluster, Topic
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.rows import Reading
 from headrace.journal.kafka.spans import At, Bounds, Span, Spans
 from headrace.journal.kafka.topics import OWN
 from headrace.journal.kafka.versions import VERSIONS, Known
-from headrace.ports.index import Claim, Stretch
+from headrace.ports import Chance, Clock, Faults
+from headrace.ports.index import Claim, Index, Stretch
 from headrace.ports.upkeep import Progressed
 
 _LEDGER = re.compile(rf"{OWN}\.(.+)\.ledger")
@@ -63,6 +64,33 @@ class Ledger:
             partition: max(mine.get(partition, 0), position.high + 1)
             for partition, position in self.positions.items()
         }
+
+
+class Surveying:
+    """Opens a cluster with its index, to be surveyed."""
+
+    def __init__(
+        self, cluster: Cluster, index: Index, *, clock: Clock, chance: Chance, faults: Faults
+    ) -> None:
+        self._log = Log(cluster, index, clock=clock, chance=chance, faults=faults)
+        self._opened: Survey | None = None
+
+    async def _connect(self, *, make: bool) -> None:
+        await self._log.open(make=make)
+        self._opened = Survey(self._log)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        survey, self._opened = self._opened, None
+        if survey is not None:
+            await survey.close()
+            await self._log.close()
+
+    @property
+    def _survey(self) -> Survey:
+        if self._opened is None:
+            raise errors.JournalClosed
+        return self._opened
 
 
 class Survey:

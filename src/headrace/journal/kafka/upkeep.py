@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from headrace import errors
 from headrace.journal.kafka.client import Cluster, Topic
-from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.rows import Reading
 from headrace.journal.kafka.spans import At, Bounds, Span
-from headrace.journal.kafka.survey import Catalogue, Survey
+from headrace.journal.kafka.survey import Catalogue, Survey, Surveying
 from headrace.ports import Chance, Clock, Faults
 from headrace.ports.index import Bound, First, Index
 from headrace.ports.look import Violation
@@ -22,33 +21,18 @@ VIOLATIONS_MAX = 20
 PAGE_IDS = 5_000
 
 
-class KafkaUpkeep:
+class KafkaUpkeep(Surveying):
     """An index beside a journal on a cluster, opened to be made again or checked."""
 
     def __init__(
         self, cluster: Cluster, index: Index, *, clock: Clock, chance: Chance, faults: Faults
     ) -> None:
+        super().__init__(cluster, index, clock=clock, chance=chance, faults=faults)
         self.address = index.address
-        self._log = Log(cluster, index, clock=clock, chance=chance, faults=faults)
-        self._opened: Survey | None = None
 
     async def open(self, *, make: bool) -> None:
         """Connect; an index that is not there is made, or refused."""
-        await self._log.open(make=make)
-        self._opened = Survey(self._log)
-
-    async def close(self) -> None:
-        """Disconnect."""
-        survey, self._opened = self._opened, None
-        if survey is not None:
-            await survey.close()
-            await self._log.close()
-
-    @property
-    def _survey(self) -> Survey:
-        if self._opened is None:
-            raise errors.JournalClosed
-        return self._opened
+        await self._connect(make=make)
 
     async def _catalogue(self, topics: Sequence[str] = ()) -> Catalogue:
         """Return the topics: those known, those of the ledgers, and those that are named."""
