@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace import errors
 from headrace.settings import Settings, path_of
@@ -15,23 +15,20 @@ if TYPE_CHECKING:
     from headrace.ports.look import Desk, Look
     from headrace.ports.upkeep import Upkeep
 
+T = TypeVar("T")
 _KAFKA = "kafka://"
 _POSTGRES = ("postgresql://", "postgres://")
 
 
 def journal_of(settings: Settings, world: World) -> Journal:
     """Return the journal that the settings name, not opened yet."""
-    clock, chance, faults = world.clock, world.chance, world.faults
     if settings.journal.startswith(_KAFKA):
         with _extra():
-            from headrace.journal.kafka.client import cluster_of
             from headrace.journal.kafka.journal import KafkaJournal
-        index = index_of(settings, world)
-        return KafkaJournal(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)
+        return _on_kafka(KafkaJournal, settings, world)
     from headrace.journal.sqlite import SqliteJournal
 
-    path, durability = path_of(settings.journal), settings.durability
-    return SqliteJournal(path, clock=clock, chance=chance, faults=faults, durability=durability)
+    return _in_file(SqliteJournal, settings, world)
 
 
 def index_of(settings: Settings, world: World) -> Index:
@@ -48,31 +45,24 @@ def index_of(settings: Settings, world: World) -> Index:
 
 def look_of(settings: Settings, world: World) -> Look:
     """Return the journal that the settings name, to be looked into; not opened yet."""
-    clock, chance, faults = world.clock, world.chance, world.faults
     if settings.journal.startswith(_KAFKA):
         with _extra():
-            from headrace.journal.kafka.client import cluster_of
             from headrace.journal.kafka.look import KafkaLook
-        index = index_of(settings, world)
-        return KafkaLook(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)
+        return _on_kafka(KafkaLook, settings, world)
     from headrace.journal.look import SqliteLook
 
-    return SqliteLook(path_of(settings.journal), clock)
+    return SqliteLook(path_of(settings.journal), world.clock)
 
 
 def desk_of(settings: Settings, world: World) -> Desk:
     """Return the journal that the settings name, to be decided on; not opened yet."""
-    clock, chance, faults = world.clock, world.chance, world.faults
     if settings.journal.startswith(_KAFKA):
         with _extra():
-            from headrace.journal.kafka.client import cluster_of
             from headrace.journal.kafka.look import KafkaDesk
-        index = index_of(settings, world)
-        return KafkaDesk(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)
+        return _on_kafka(KafkaDesk, settings, world)
     from headrace.journal.look import SqliteDesk
 
-    path, durability = path_of(settings.journal), settings.durability
-    return SqliteDesk(path, clock=clock, chance=chance, faults=faults, durability=durability)
+    return _in_file(SqliteDesk, settings, world)
 
 
 def upkeep_of(settings: Settings, world: World) -> Upkeep:
@@ -81,11 +71,22 @@ def upkeep_of(settings: Settings, world: World) -> Upkeep:
         problem = "a journal in a SQLite file has no index beside it"
         raise errors.CommandInvalid(problem=problem, hint="``headrace status --verify`` checks the file")
     with _extra():
-        from headrace.journal.kafka.client import cluster_of
         from headrace.journal.kafka.upkeep import KafkaUpkeep
-    clock, chance, faults = world.clock, world.chance, world.faults
-    index = index_of(settings, world)
-    return KafkaUpkeep(cluster_of(settings.journal), index, clock=clock, chance=chance, faults=faults)
+    return _on_kafka(KafkaUpkeep, settings, world)
+
+
+def _on_kafka(make: Callable[..., T], settings: Settings, world: World) -> T:
+    """Make a part that works on the cluster and the index of the settings."""
+    from headrace.journal.kafka.client import cluster_of
+
+    cluster, index = cluster_of(settings.journal), index_of(settings, world)
+    return make(cluster, index, clock=world.clock, chance=world.chance, faults=world.faults)
+
+
+def _in_file(make: Callable[..., T], settings: Settings, world: World) -> T:
+    """Make a part that writes to the file of the settings."""
+    path, durability = path_of(settings.journal), settings.durability
+    return make(path, clock=world.clock, chance=world.chance, faults=world.faults, durability=durability)
 
 
 @contextmanager
