@@ -14,7 +14,6 @@ from pathlib import Path
 
 from _chaos_judge import Seen
 from confluent_kafka import KafkaException
-from onnx import TensorProto, helper
 from tests.services.kafka import Broker, Node
 from tests.services.postgres import Postgres
 from tests.services.reading import Found, committed, under_way
@@ -26,17 +25,6 @@ TOPICS = ("asked", "weighed", "filed", "asked.dlq", "weighed.dlq")
 LOOK_S = 0.5
 #: With KIP-848 sessions are the broker's: `SMALL_AND_QUICK`.
 SESSION_MS_BY_BROKER = 3_000
-
-
-def put_weights(path: Path, amount: float) -> None:
-    """Put a model in place at once, by renaming: Y = X + amount."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in "XY")
-    one = helper.make_tensor("one", TensorProto.FLOAT, [1], [amount])
-    graph = helper.make_graph([helper.make_node("Add", ["X", "one"], ["Y"])], "plus", [x], [y], [one])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(model.SerializeToString())
-    fresh.replace(path)
 
 
 class Ground:

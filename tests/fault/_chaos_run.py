@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _chaos_ground import SESSION_MS_BY_BROKER, Ground, put_weights
+from _chaos_ground import SESSION_MS_BY_BROKER, Ground
 from _chaos_judge import Seen, Verdict, judge, numbers
 from _chaos_plan import Plan
 from _chaos_worker import DOOMED_EVERY, UNREACHABLE
 from _spawner import Child, Spawner
+from _weights import plus
 
 LEASE_MS = 2_000
 WORKERS = 2
@@ -248,7 +249,7 @@ class Run:
     # --- models -------------------------------------------------------------------------------
 
     def _put(self, amount: float) -> None:
-        put_weights(self.folder / "plus.onnx", amount)
+        plus(self.folder / "plus.onnx", amount)
         shutil.copyfile(self.folder / "plus.onnx", self.folder / f"plus-{amount}.onnx")
         self._amount = amount
 

@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -28,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from _campaign import carried_out, options_of
 from _chaos_ground import Ground, ground
 from _chaos_judge import FAULTS
 from _chaos_plan import draw
@@ -113,41 +112,17 @@ class Campaign:
         )
 
 
-def options_of(arguments: list[str]) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--first", type=int, default=0, help="number of the first run, to repeat one")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lanes", type=int, default=LANES, help="runs at the same time")
-    parser.add_argument("--only", action="append", help="a failpoint; may be given more than once")
-    parser.add_argument("--sabotage", default="", help="a rule to switch off, to see that it is noticed")
-    parser.add_argument("--dir", type=Path, help="where diaries and logs lie while they are in use")
-    parser.add_argument("--keep", action="store_true", help="leave them; those of a faulty run always stay")
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
-    parser.add_argument("--verbose", action="store_true", help="tell of every run")
-    return parser.parse_args(arguments)
-
-
 def main() -> int:
     """Run the campaign; exit code 1 when a run was not sound."""
-    options = options_of(sys.argv[1:])
-    folder = Path(tempfile.mkdtemp(prefix="kafka-chaos-", dir=options.dir))
-    campaign = Campaign(options, folder)
-    began = time.monotonic()
-    with ground(folder) as services:
-        asyncio.run(campaign.run(services))
-    result = campaign.result(time.monotonic() - began)
-    if options.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:>20}  {value}")
-    if campaign.failed or options.keep:
-        print(f"diaries and logs are in {folder}", file=sys.stderr)
-    else:
-        shutil.rmtree(folder)
-    return 1 if campaign.failed else 0
+    options = options_of(__doc__, sys.argv[1:], lanes=LANES)
+
+    def run(folder: Path) -> Campaign:
+        campaign = Campaign(options, folder)
+        with ground(folder) as services:
+            asyncio.run(campaign.run(services))
+        return campaign
+
+    return carried_out(options, "kafka-chaos", "diaries and logs", run)
 
 
 if __name__ == "__main__":

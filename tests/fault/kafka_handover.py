@@ -26,9 +26,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from _chaos_ground import Ground, ground, put_weights
+from _chaos_ground import Ground, ground
 from _chaos_judge import FAULTS, Seen, judge, numbers, version_of
 from _spawner import Child, Spawner
+from _weights import plus
 
 NAME = "handover"
 HANDLER = f"{NAME}.weigh"
@@ -82,7 +83,7 @@ class Handover:
 
     async def carry_out(self) -> None:
         """Publish, hand over, kill, roll back, and wait for the end."""
-        put_weights(self._folder / "plus.onnx", 1.0)
+        plus(self._folder / "plus.onnx", 1.0)
         self._workers = [await self._spawn("worker") for _ in range(WORKERS)]
         try:
             publisher = await self._spawn("publisher")
@@ -100,7 +101,7 @@ class Handover:
 
     async def _hand_over(self) -> None:
         """Put new weights in place, and kill who has answered with them first."""
-        put_weights(self._folder / "plus.onnx", 2.0)
+        plus(self._folder / "plus.onnx", 2.0)
         new: list[int] = []
         await self._until(
             lambda: new.extend(int(line[3]) for line in self._diary() if line[4] == "2.0") or new
@@ -112,7 +113,7 @@ class Handover:
 
     async def _roll_back(self) -> None:
         """Bring the old weights back, and make theirs the active version."""
-        put_weights(self._folder / "plus.onnx", 1.0)
+        plus(self._folder / "plus.onnx", 1.0)
         await self._headrace("model", "activate", HANDLER, "@1")
 
     def _finished(self, seen: Seen) -> bool:

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from _campaign import carried_out, options_of
 from _judge import FAULTS
 from _plan import Plan, draw
 from _scenario import Run
@@ -104,40 +103,16 @@ class Campaign:
         )
 
 
-def options_of(arguments: list[str]) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--first", type=int, default=0, help="number of the first run, to repeat one")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lanes", type=int, default=LANES, help="runs at the same time")
-    parser.add_argument("--only", action="append", help="a failpoint; may be given more than once")
-    parser.add_argument("--sabotage", default="", help="a rule to switch off, to see that it is noticed")
-    parser.add_argument("--dir", type=Path, help="where the journals lie while they are in use")
-    parser.add_argument("--keep", action="store_true", help="leave the journals; a faulty one always stays")
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
-    parser.add_argument("--verbose", action="store_true", help="tell of every run")
-    return parser.parse_args(arguments)
-
-
 def main() -> int:
     """Run the campaign; exit code 1 when a run was not sound."""
-    options = options_of(sys.argv[1:])
-    folder = Path(tempfile.mkdtemp(prefix="kill-workers-", dir=options.dir))
-    campaign = Campaign(options, folder)
-    began = time.monotonic()
-    asyncio.run(campaign.run())
-    result = campaign.result(time.monotonic() - began)
-    if options.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:>18}  {value}")
-    if campaign.failed or options.keep:
-        print(f"the journals are in {folder}", file=sys.stderr)
-    else:
-        shutil.rmtree(folder)
-    return 1 if campaign.failed else 0
+    options = options_of(__doc__, sys.argv[1:], lanes=LANES)
+
+    def run(folder: Path) -> Campaign:
+        campaign = Campaign(options, folder)
+        asyncio.run(campaign.run())
+        return campaign
+
+    return carried_out(options, "kill-workers", "the journals", run)
 
 
 if __name__ == "__main__":

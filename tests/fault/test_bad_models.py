@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from onnx import TensorProto, helper
 from tests.fault._apps import Number, NumberSeen
+from tests.fault._weights import plus
 from tests.fault.conftest import Stage
 
 from headrace import App, Model, errors
@@ -22,17 +22,6 @@ from headrace.settings import Settings
 
 #: Longer than two looks at the file: a change has been seen and taken over.
 SEEN_S = 0.8
-
-
-def plus(path: Path, amount: float) -> None:
-    """Put a model in place at once: Y = X + amount."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in "XY")
-    one = helper.make_tensor("one", TensorProto.FLOAT, [1], [amount])
-    graph = helper.make_graph([helper.make_node("Add", ["X", "one"], ["Y"])], "plus", [x], [y], [one])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(model.SerializeToString())
-    fresh.replace(path)
 
 
 def adding(stage: Stage, seen: list[float]) -> App:
