@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from datetime import UTC, date, datetime
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field, SecretStr, ValidationError, field_serializer
+from pydantic import Field, PlainSerializer, SecretStr, ValidationError, field_serializer, field_validator
 
 from headrace import Event, errors
 from headrace.event.contract import FAULTS_SHOWN_MAX, KEY_BYTES_MAX, check_key, contract_of
@@ -278,6 +279,39 @@ def test_a_way_of_its_own_is_not_flat() -> None:
     assert contract_of(Serialized).encode(Serialized(a=1)) == b'{"a":"1"}'
     with pytest.raises(errors.PayloadInvalid, match="NaN is not JSON"):
         contract_of(Changed).encode(Changed(a=float("nan")))
+
+
+def test_values_that_nobody_has_validated_are_not_flat() -> None:
+    """Defaults of another kind, NaN, what a validator returns, what is left out or written anew."""
+
+    class Wrong(Event, topic="local"):
+        count: int = None  # type: ignore[assignment]
+
+    class NoNumber(Event, topic="local"):
+        share: float = math.nan
+
+    class Allowed(Event, topic="local"):
+        share: Annotated[float, Field(allow_inf_nan=True)]
+
+    class Made(Event, topic="local"):
+        count: int = Field(default_factory=lambda: 0)
+
+    class Hidden(Event, topic="local"):
+        count: Annotated[int, Field(exclude=True)]
+
+    class Written(Event, topic="local"):
+        name: Annotated[str, PlainSerializer(str.upper)]
+
+    class Returned(Event, topic="local"):
+        count: int
+
+        @field_validator("count")
+        @classmethod
+        def other(cls, _value: int) -> Any:
+            return []
+
+    classes = (Wrong, NoNumber, Allowed, Made, Hidden, Written, Returned)
+    assert [cls.__name__ for cls in classes if contract_of(cls).flat] == []
 
 
 # ------------------------------------------------------------------------------------------ refusals

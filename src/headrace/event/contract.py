@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
+from math import isfinite
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Self, Union, cast, dataclass_transform, get_args, get_origin
@@ -205,25 +206,40 @@ _ALIASES = ("alias", "validation_alias", "serialization_alias")
 
 def _is_flat(cls: type[Event]) -> bool:
     """Return whether a plain dump of valid fields is always right: only scalars, no names of their own."""
+    own = cls.__pydantic_decorators__
     own_ways = (
-        cls.__pydantic_decorators__.field_serializers
-        or cls.__pydantic_decorators__.model_serializers
-        or cls.__pydantic_decorators__.computed_fields
+        own.field_serializers
+        or own.model_serializers
+        or own.computed_fields
+        # What a validator returns is not looked at again.
+        or own.field_validators
+        or own.model_validators
+        or own.validators
+        or own.root_validators
         or cls.model_config.get("ser_json_inf_nan") != "constants"
         or cls.model_config.get("allow_inf_nan")
         or not cls.model_config.get("frozen")
         or cls.model_config.get("extra") != "forbid"
     )
     return not own_ways and all(
-        _scalars(field.annotation) and not any(getattr(field, name) for name in _ALIASES)
+        _scalars(field.annotation)
+        and not any(getattr(field, name) for name in (*_ALIASES, "metadata", "exclude", "default_factory"))
+        and (field.is_required() or _fits(field.default, field.annotation))
         for field in cls.model_fields.values()
     )
 
 
+def _parts(annotation: object) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
 def _scalars(annotation: object) -> bool:
-    if get_origin(annotation) in (Union, UnionType):
-        return all(part in _SCALARS for part in get_args(annotation))
-    return annotation in _SCALARS
+    return all(part in _SCALARS for part in _parts(annotation))
+
+
+def _fits(default: object, annotation: object) -> bool:
+    """Return whether a default, which nobody validates, is what its annotation says."""
+    return type(default) in _parts(annotation) and not (isinstance(default, float) and not isfinite(default))
 
 
 def _no_key(_value: object) -> None:
