@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ decoded: Counter[int] = Counter()
 
 
 class Step(Event, topic="steps"):
-    """Has a validator that counts, and refuses some numbers when they come from the journal."""
+    """Has a validator that counts, and raises for some numbers when they come from the journal."""
 
     n: int
     text: str = ""
@@ -29,8 +32,23 @@ class Step(Event, topic="steps"):
         """Count."""
         decoded[value] += 1
         if refused and value in refused:
-            raise ZeroDivisionError("a validator that fails by itself")
+            raise raised("a validator that fails by itself")
         return value
+
+
+class Plain(Event, topic="made", key="who"):
+    """Is derived later, with all others of its batch."""
+
+    who: str
+    n: int
+
+
+class Deep(Event, topic="made", key="who"):
+    """Is derived at once."""
+
+    who: str
+    n: int
+    tags: tuple[str, ...] = ()
 
 
 class Asked(Event, topic="asked", key="who"):
@@ -40,6 +58,7 @@ class Asked(Event, topic="asked", key="who"):
 
 
 refused: set[int] = set()
+raised: type[BaseException] = ZeroDivisionError
 
 
 def handled(app: App, count: int, *, text: str = "", refuse: tuple[int, ...] = ()) -> Result:
@@ -65,8 +84,12 @@ def test_an_event_is_decoded_once() -> None:
     assert set(decoded.values()) == {1}
 
 
-def test_one_that_cannot_be_decoded_is_alone_with_it() -> None:
+@pytest.mark.parametrize("fault", [ZeroDivisionError, SystemExit, asyncio.CancelledError, GeneratorExit])
+def test_one_that_cannot_be_decoded_is_alone_with_it(
+    fault: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A validator that raises takes only its own event with it, not those that were claimed with it."""
+    monkeypatch.setattr(sys.modules[__name__], "raised", fault)
     seen: list[int] = []
     steps = App("steps")
 
@@ -74,8 +97,10 @@ def test_one_that_cannot_be_decoded_is_alone_with_it() -> None:
     async def see(step: Step) -> None:
         seen.append(step.n)
 
-    handled(steps, 20, refuse=(3, 7))
+    result = handled(steps, 20, refuse=(3, 7))
     assert sorted(seen) == [n for n in range(20) if n not in (3, 7)]
+    assert len(result.dead) == 2
+    assert {decoded[n] for n in seen} == {1}
 
 
 def test_large_payloads_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,3 +153,40 @@ def test_walkers_in_the_middle_of_their_lines_ask_together(monkeypatch: pytest.M
     run_until_idle(asking, *[Asked(who=f"c{n % 8}") for n in range(80)])
     assert sum(sizes) == 80
     assert min(sizes) > 1
+
+
+def test_what_follows_keeps_the_order_of_its_causes() -> None:
+    """Of one key, whatever the handler returns: one event or a list, of plain fields or not."""
+    mixed = App("mixed")
+    ways: list[Callable[[int], Any]] = [
+        lambda n: Plain(who="a", n=n),
+        lambda n: [Plain(who="a", n=n)],
+        lambda n: Deep(who="a", n=n),
+        lambda n: [Plain(who="a", n=n), Deep(who="a", n=n)],
+    ]
+
+    @mixed.handler
+    async def make(step: Step) -> list[Plain | Deep]:
+        made: list[Plain | Deep] = ways[step.n % len(ways)](step.n)
+        return made
+
+    # One key: the steps have none, and one walker takes them in order.
+    result = handled(mixed, 40)
+    numbers = [json.loads(one.payload)["n"] for one in result.events[40:]]
+    assert numbers == sorted(numbers)
+    assert len(numbers) == 50
+
+
+def test_slow_validators_are_not_run_ahead_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody watches a deadline meanwhile: after a while the rest waits for its turn."""
+    monkeypatch.setattr(admission, "AHEAD_NS_MAX", -1)
+    most = 0
+    steps = App("steps")
+
+    @steps.handler
+    async def see(step: Step) -> None:
+        nonlocal most
+        most = max(most, len(decoded) - step.n)
+
+    handled(steps, 100)
+    assert most == admission.AHEAD_LOOK

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 from headrace import errors
@@ -11,22 +11,24 @@ from headrace.event.contract import Event
 from headrace.event.envelope import Head, Stamp
 from headrace.gate.admit import Admit, admit
 from headrace.gate.retry import crashed_out
-from headrace.ports import Chance, Journal, OpenState, Row
+from headrace.ports import Journal, OpenState, Row, World
 from headrace.runtime.flight import Flight, Line
 from headrace.runtime.plan import Plan
 
 SPAN_BYTES = 8
 #: Payloads of a batch that are decoded ahead: as events they take several times the room, and the loop waits.
 AHEAD_BYTES_MAX = 1 << 20
+#: Validators of a user's may take long, and nobody watches a deadline meanwhile: what is not decoded ahead by
+#: then is decoded at its turn.  The clock is looked at after every so many events.
+AHEAD_NS_MAX, AHEAD_LOOK = 5_000_000, 8
 
 
 class Admission:
     """Decides by the stamp of an event, once per stamp, and by its attempts."""
 
-    def __init__(
-        self, journal: Journal, chance: Chance, known_types: frozenset[str], *, on_loop: bool
-    ) -> None:
-        self._journal, self._chance, self._on_loop = journal, chance, on_loop
+    def __init__(self, journal: Journal, world: World, known_types: frozenset[str], *, on_loop: bool) -> None:
+        self._journal, self._clock, self._chance = journal, world.clock, world.chance
+        self._on_loop = on_loop
         self._known_types = known_types
         self._admitted: dict[int, Admit | errors.EventError] = {}
         #: Stamps met so far, by number.
@@ -102,10 +104,18 @@ class Admission:
         if not self._on_loop or sum(len(row[6]) for row in rows) > AHEAD_BYTES_MAX:
             return repeat(None)
         decode = flight.plan.handler.consumes.decode
-        try:
-            return [decode(row[6]) for row in rows]
-        except Exception:  # noqa: BLE001 - a validator may raise anything: it does so again at its turn
-            return repeat(None)
+        until_ns, found = self._clock.boot_ns() + AHEAD_NS_MAX, list[Event | None]()
+        for row in rows:
+            try:
+                event = decode(row[6])
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001 - a validator may raise anything: it does so again at its turn
+                event = None
+            found.append(event)
+            if not len(found) % AHEAD_LOOK and self._clock.boot_ns() > until_ns:
+                return chain(found, repeat(None))
+        return found
 
     @staticmethod
     def _ids(flight: Flight, rows: list[Row]) -> Iterable[bytes]:

@@ -65,6 +65,20 @@ class Flight:
         """Return how many events are ready to be committed."""
         return len(self.outcome) + len(self.returned)
 
+    def note(self, row: Row, made: Any, stamps: Mapping[int, Stamp]) -> None:
+        """Note what an event came to: nothing, one row of the journal, or a list of them."""
+        if self.returned:  # what follows from the events of a key keeps their order
+            self.derive(stamps)
+        outcome = self.outcome
+        outcome.done.append(row)
+        if type(made) is tuple:
+            outcome.emitted.append(made)
+            outcome.causes.append(row[0])
+        elif made is not None:
+            outcome.emitted += made
+            outcome.causes += [row[0]] * len(made)
+        self.left -= 1
+
     def derive(self, stamps: Mapping[int, Stamp]) -> None:
         """Make the events that follow from what handlers returned, one after the other in one go.
 

@@ -55,7 +55,7 @@ class Pipeline:
         self._wake = wake
         self._concurrency = concurrency
         self._threads = threads
-        self._admission = Admission(journal, world.chance, known_types, on_loop=threads is None)
+        self._admission = Admission(journal, world, known_types, on_loop=threads is None)
         self._stamps = self._admission.stamps
         self._lines = Lines()
         #: Events that wait by what is noted, but not committed yet, counted by key.
@@ -243,15 +243,7 @@ class Pipeline:
 
     def _note(self, flight: Flight, row: Row, made: Any) -> None:
         """Note what an event came to: nothing, one row, or a list of them."""
-        outcome = flight.outcome
-        outcome.done.append(row)
-        if type(made) is tuple:
-            outcome.emitted.append(made)
-            outcome.causes.append(row[0])
-        elif made is not None:
-            outcome.emitted += made
-            outcome.causes += [row[0]] * len(made)
-        flight.left -= 1
+        flight.note(row, made, self._stamps)
         if not flight.left:
             self._wake_loop()
 
