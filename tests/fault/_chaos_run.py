@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from _chaos_ground import SESSION_MS_BY_BROKER, Ground
 from _chaos_judge import Seen, Verdict, judge, numbers
 from _chaos_plan import Plan
-from _chaos_worker import DOOMED_EVERY, UNREACHABLE
-from _spawner import Child, Spawner
+from _chaos_worker import DOOMED_EVERY
+from _spawner import UNLOADABLE, UNREACHABLE, Child, Spawner
 from _weights import plus
 
 LEASE_MS = 2_000
@@ -59,6 +59,7 @@ class Run:
         self._publisher: Child | None = None
         self._over = False
         self._file_is_broken = False
+        self._unlucky: set[Child] = set()  # may have started with the file while it was broken
         self._amount = 1.0
         self._killed: list[int] = []
         self.hits: Counter[str] = Counter()
@@ -79,9 +80,12 @@ class Run:
         }  # fmt: skip
         if armed:
             task |= {"failpoint": plan.failpoint, "hit": plan.hit, "freezes": plan.freezes}
+        broken = self._file_is_broken  # a child that is asked for now may read it before this goes on
         child = await self._spawner.spawn(task, self.folder / "processes.log")
         if armed:
             self._armed.add(child)
+        if broken:
+            self._unlucky.add(child)
         return child
 
     @property
@@ -111,7 +115,9 @@ class Run:
             self._killed.append(child.pid)
         elif status == UNREACHABLE and self._ground.fails:
             self.tally["unreachable"] += 1
-        elif status != 0 and -status not in child.asked and not self._file_is_broken:
+        elif status == UNLOADABLE and child in self._unlucky:
+            self.tally["unloadable"] += 1
+        elif status != 0 and -status not in child.asked:
             self.troubles.append(f"a process ended by itself with {status}: {self._last_words()}")
 
     def _last_words(self) -> str:
@@ -259,13 +265,14 @@ class Run:
         await asyncio.sleep(self._chance.uniform(0.5, 3.0))
         if kind in ("broken", "both"):
             self._file_is_broken = True
+            self._unlucky.update(self._living.values())
             (self.folder / "plus.new").write_bytes(b"no weights")
             (self.folder / "plus.new").replace(self.folder / "plus.onnx")
             await asyncio.sleep(self._chance.uniform(0.2, 0.8))
         self._put(2.0)
+        self._file_is_broken = False
         self.tally["reloads"] += 1
         await asyncio.sleep(0.5)
-        self._file_is_broken = False
         if kind not in ("back", "both"):
             return
         await self._until(lambda: any(note.weights == 2.0 for note in self._diary()), BUSY_S_MAX)

@@ -26,6 +26,7 @@ from typing import Any
 from uuid import UUID
 
 import onnxruntime  # noqa: F401 - the children find it imported
+from _spawner import UNLOADABLE, UNREACHABLE
 
 from headrace import App, Context, Event, Model, Options, RetryPolicy, errors
 from headrace.app import World
@@ -38,8 +39,6 @@ from headrace.testing import CrashAt
 STEPS = ("weigh", "file")
 TWICE_EVERY, WAITS_EVERY, DOOMED_EVERY = 5, 13, 41
 _log = logging.getLogger(__name__)
-#: How a process ends that has no journal, or no index, any more.
-UNREACHABLE = 3
 AGAIN_S = 0.2
 #: No publisher goes on for ever.
 EVENTS_MAX = 20_000
@@ -301,3 +300,6 @@ def main(task: Task) -> None:
     except errors.JournalError as fault:
         _log.error("the end: %s", fault)
         raise SystemExit(UNREACHABLE) from fault
+    except errors.ModelError as fault:
+        _log.error("the end: %s", fault)
+        raise SystemExit(UNLOADABLE) from fault

@@ -17,7 +17,7 @@ from typing import Any
 from _judge import published_id
 from _look import Look
 from _plan import Plan
-from _spawner import Child, Spawner
+from _spawner import UNLOADABLE, Child, Spawner
 
 HANDLERS_WITH_MODEL = {"kill.route", "kill.file"}
 #: A journal that is not idle after this long has lost work, or a worker hangs.
@@ -46,6 +46,7 @@ class Run:
         self._publisher: Child | None = None
         self._over = False
         self._file_is_broken = False
+        self._unlucky: set[Child] = set()  # may have started with the file while it was broken
         self._weights = b""
         self.hits: Counter[str] = Counter()
         self.tally: Counter[str] = Counter()
@@ -65,9 +66,12 @@ class Run:
         }  # fmt: skip
         if armed:
             task |= {"failpoint": plan.failpoint, "hit": plan.hit}
+        broken = self._file_is_broken  # a child that is asked for now may read it before this goes on
         child = await self._spawner.spawn(task, self.folder / "processes.log")
         if armed:
             self._armed.add(child)
+        if broken:
+            self._unlucky.add(child)
         return child
 
     def _wanted(self) -> bool:
@@ -102,7 +106,9 @@ class Run:
             # A publisher that meets a failpoint has an event in hand that is not accepted.
             in_flight = child is self._publisher or self._look.in_flight()
             self._count_kill(self.plan.failpoint, in_flight=in_flight)
-        elif status != 0 and -status not in child.asked and not self._file_is_broken:
+        elif status == UNLOADABLE and child in self._unlucky:
+            self.tally["unloadable"] += 1
+        elif status != 0 and -status not in child.asked:
             self.troubles.append(f"a process ended by itself with {status}: {self._last_words()}")
 
     def _count_kill(self, how: str, *, in_flight: bool) -> None:
@@ -223,12 +229,13 @@ class Run:
         await asyncio.sleep(self._chance.uniform(0.0, 0.5))
         if kind in ("broken", "both"):
             self._file_is_broken = True
+            self._unlucky.update(self._living.values())
             self._put(b"no weights")
             await asyncio.sleep(self._chance.uniform(0.1, 0.5))
         new = f"weights:{self.plan.seed}:{len(self._weights)}".encode()
         self._put(new)
-        await asyncio.sleep(0.25)
         self._file_is_broken = False
+        await asyncio.sleep(0.25)
         if kind in ("back", "both"):
             digest = hashlib.sha256(new).hexdigest()
             await self._until(lambda: self._look.versions(digest) >= HANDLERS_WITH_MODEL, 1.0)

@@ -17,6 +17,9 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
+#: How a process ends that cannot reach its journal, and one that starts while its model cannot be loaded.
+UNREACHABLE, UNLOADABLE = 3, 4
+
 # --- the driver's side --------------------------------------------------------------------------
 
 

@@ -28,9 +28,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from _spawner import UNLOADABLE
+
 from headrace import App, Context, Event, Label, Options, RetryPolicy
 from headrace.app import World
-from headrace.errors import ModelCorrupt, ModelMissing
+from headrace.errors import ModelCorrupt, ModelError, ModelMissing
 from headrace.ports import LoadedModel, NoFaults
 from headrace.settings import Settings
 from headrace.testing import CrashAt
@@ -324,7 +326,11 @@ def main(task: Task) -> None:
     """Run one process to its end; SIGUSR1 has it print its stacks."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(process)d %(message)s")
-    asyncio.run(perform(task))
+    try:
+        asyncio.run(perform(task))
+    except ModelError as fault:
+        print(f"{os.getpid()} the end: {fault}", file=sys.stderr)
+        raise SystemExit(UNLOADABLE) from fault
 
 
 if __name__ == "__main__":

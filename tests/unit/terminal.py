@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -103,13 +104,21 @@ class Running:
         self.process.communicate()
 
     def until(self, text: str, times: int = 1) -> str:
-        """Read stderr until a line holds the text, so many times; return that line."""
+        """Read stderr until a line holds the text, so many times; return that line.
+
+        When it does not come the process is killed: what it has said instead is shown.
+        """
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.err.append(line)
-            times -= text in line
-            if times <= 0:
-                return line
+        too_late = threading.Timer(PATIENCE_S, self.process.kill)
+        too_late.start()
+        try:
+            for line in self.process.stderr:
+                self.err.append(line)
+                times -= text in line
+                if times <= 0:
+                    return line
+        finally:
+            too_late.cancel()
         raise AssertionError(f"{text!r} never came: {''.join(self.err)}")
 
     def ended(self, number: signal.Signals | None = None) -> Ran:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.shop import made_journal
@@ -146,6 +149,33 @@ def test_what_cannot_be_printed_is_spelled_out() -> None:
     assert plain("a\x1b[31mb\x07\x9b\u202e\ud800") == "a\\x1b[31mb\\x07\\x9b\\u202e\\ud800"
     assert plain("a\nb\tc") == "a\\nb\\tc"
     assert plain("a\nb\tc\r", lines=True) == "a\nb\tc\\r"
+
+
+class Writes(io.BytesIO):
+    """A stream that many processes write to: what counts is what goes out in one piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+
+    def write(self, piece: Any) -> int:
+        """Note a piece."""
+        self.pieces.append(bytes(piece))
+        return len(piece)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_line_goes_out_in_one_piece(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a buffer (PYTHONUNBUFFERED) too: lines of workers that share a stream do not run together."""
+    raw = Writes()
+    monkeypatch.setattr(sys, stream, io.TextIOWrapper(raw, "utf-8", write_through=True))
+
+    if stream == "stderr":
+        output.say("holds 8 partitions")
+    else:
+        output.put_json_line({"held": 8})
+
+    assert [piece for piece in raw.pieces if piece] in ([b"holds 8 partitions\n"], [b'{"held": 8}\n'])
 
 
 BROKEN = {

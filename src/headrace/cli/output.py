@@ -58,8 +58,11 @@ ENDLESS = 1_000_000
 
 
 def say(text: str = "") -> None:
-    """Tell the person something that is not data."""
-    print(text, file=sys.stderr, flush=True)
+    """Tell the person something that is not data.
+
+    A line is one write, without a buffer too: workers share a stderr, and theirs would run into each other.
+    """
+    print(f"{text}\n", end="", file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
@@ -94,8 +97,8 @@ def put_json(value: Any) -> None:
 
 
 def put_json_line(value: Any) -> None:
-    """Print one line of a stream of JSON, at once."""
-    print(json.dumps(value, default=_jsonable, ensure_ascii=False), flush=True)
+    """Print one line of a stream of JSON, at once and in one write."""
+    print(f"{json.dumps(value, default=_jsonable, ensure_ascii=False)}\n", end="", flush=True)
 
 
 def _jsonable(value: object) -> object:
