@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from headrace.ports import Chance, Clock, Faults, Journal, Model, Observer
-    from headrace.runtime.worker import Worker
+    from headrace.ports.replay import Order
+    from headrace.runtime.replay import ReplayWorker
+    from headrace.runtime.worker import Worker, WorkerSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -297,11 +299,9 @@ class App:
 
     def worker(self, *, only: Iterable[str] | None = None, observer: Observer | None = None) -> Worker:
         """Return a worker for the handlers of this app (or some of them); the app must be open."""
-        from headrace.runtime.emission import Limits
-        from headrace.runtime.worker import Worker, WorkerSettings
+        from headrace.runtime.worker import Worker
 
         world = self._world or World()
-        settings = self.settings
         wanted = set(self.handlers) if only is None else set(only)
         return Worker(
             self.journal,
@@ -310,11 +310,30 @@ class App:
             app=self.name,
             known_types=frozenset(self.contracts),
             observer=observer,
-            settings=WorkerSettings(
-                lease_ms=settings.lease_ms,
-                stop_grace_ms=settings.stop_grace_ms,
-                limits=Limits(settings.payload_bytes_max, settings.depth_max),
-            ),
+            settings=self._worker_settings(),
+        )
+
+    def _worker_settings(self) -> WorkerSettings:
+        from headrace.runtime.emission import Limits
+        from headrace.runtime.worker import WorkerSettings
+
+        settings = self.settings
+        limits = Limits(settings.payload_bytes_max, settings.depth_max)
+        return WorkerSettings(lease_ms=settings.lease_ms, stop_grace_ms=settings.stop_grace_ms, limits=limits)
+
+    def replayer(self, order: Order, *, rate: float | None = None) -> ReplayWorker:
+        """Return a worker that runs history through a handler; the app must be open."""
+        from headrace.runtime.replay import ReplayWorker
+
+        return ReplayWorker(
+            self.journal,
+            [self.handlers[order.handler]],
+            self._world or World(),
+            app=self.name,
+            known_types=frozenset(self.contracts),
+            settings=self._worker_settings(),
+            order=order,
+            rate=rate,
         )
 
     async def run(self, stop: asyncio.Event | None = None, *, observer: Observer | None = None) -> int:

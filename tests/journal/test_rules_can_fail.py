@@ -103,7 +103,7 @@ MUTATIONS = [
     ),
     Mutation(
         "only the active version claims",
-        sql("active", "handler.active FROM", "(SELECT min(id) FROM version) FROM"),
+        sql("active", "handler.active)", "(SELECT min(id) FROM version))"),
         test_versions.test_only_the_active_version_claims,
     ),
     Mutation(

@@ -31,7 +31,7 @@ def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 COMMANDS = dict(commands(typer.main.get_command(tree())))
-NAMES = ("demo", "run", "publish", "tail", "show", "why", "status", "check", "copy", "explain")
+NAMES = ("demo", "run", "publish", "tail", "show", "why", "status", "check", "copy", "explain", "replay")
 
 
 def examples(command: Any) -> list[str]:

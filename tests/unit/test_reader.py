@@ -60,7 +60,9 @@ def test_the_newest_events_are_found_backwards(reader: Reader) -> None:
     assert (
         reader.newest(5, topic="packed") == [one for one in everything if one.envelope.topic == "packed"][-5:]
     )
-    assert reader.newest(2, kind="Packed") == reader.newest(2, topic="packed")
+    assert reader.newest(2, wanted=lambda one: one.envelope.type == "Packed") == reader.newest(
+        2, topic="packed"
+    )
     assert reader.newest(2, topic="nothing") == []
 
 
@@ -234,7 +236,7 @@ def test_an_event_older_than_the_start_is_skipped(path: str, reader: Reader) -> 
 
 def test_history_counts_each_event_once(path: str, reader: Reader) -> None:
     """What was taken is handled by one version or unfinished; an exception counts where it belongs."""
-    change(path, "INSERT INTO version VALUES (9, 1, '2', 0, 0)")
+    change(path, "INSERT INTO version VALUES (9, 1, '2', 0, 0, 0)")
     change(path, "INSERT INTO exception SELECT 1, tp, seq, 9 FROM event WHERE seq = 2")
 
     (found,) = histories(reader, "pack")

@@ -30,6 +30,7 @@ COMMANDS = (
     "check",
     "dlq",
     "model",
+    "replay",
     "copy",
     "index",
     "explain",

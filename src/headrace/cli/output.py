@@ -33,6 +33,8 @@ _EXITS: tuple[tuple[type[errors.HeadraceError], Exit], ...] = (
     (errors.RedriveRefused, Exit.NO),
     (errors.CopyRefused, Exit.NO),
     (errors.CopyDiffers, Exit.NO),
+    (errors.ReplayRefused, Exit.NO),
+    (errors.ReplayUnsupported, Exit.UNUSABLE),
     (errors.TopicMismatch, Exit.NO),
     (errors.JournalUrlInvalid, Exit.UNUSABLE),
     (errors.JournalLoopBound, Exit.UNUSABLE),

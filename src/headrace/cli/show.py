@@ -63,6 +63,7 @@ def _document(event: StoredEvent, chain: list[StoredEvent], *, whole: bool) -> d
             "parent_ids": list(one.envelope.parent_ids),
             "depth": one.envelope.depth,
             "handler": one.envelope.handler,
+            "side": one.envelope.side,
             "model": one.envelope.model,
             "confidence": one.envelope.confidence,
             "time": one.envelope.time,

@@ -11,7 +11,7 @@ from headrace.cli.options import Index, Journal, JsonLines, TopicName, TypeName,
 from headrace.cli.output import Exit, put, put_json_line, warn
 
 if TYPE_CHECKING:
-    from headrace.ports.look import Feed, Look, StoredEvent
+    from headrace.ports.look import Feed, Look, StoredEvent, Wanted
 
 #: What is shown of the past when no offset is given.
 NEWEST = 10
@@ -19,6 +19,7 @@ NEWEST = 10
 _EPILOG = examples(
     "headrace tail",
     "headrace tail --topic tickets --follow",
+    "headrace tail --side trial",
     "headrace tail --from-offset 1 --limit 100 --jsonl | jq .payload",
 )
 
@@ -40,6 +41,12 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
             show_default=False,
         ),
     ] = None,
+    side: Annotated[
+        str | None,
+        typer.Option(
+            "--side", metavar="NAME", show_default=False, help="Results of replays on this side alone."
+        ),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Print at most so many.", show_default=False)
     ] = None,
@@ -50,13 +57,15 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
 ) -> int:
     """Print events in commit order; without an offset the last ten.
 
-    On Kafka order holds within a partition.
+    What a replay has put on a side is left out, unless the side or its topic is named. On Kafka order holds
+    within a partition.
     """
     from headrace.cli.access import looked
 
     async def look(at: Look) -> None:
         await _warn_of_topic(at, topic)
-        tail = Tail(at.feed(topic, from_offset or 0), kind, limit, _json if jsonl else _text)
+        wanted = _wanted(kind, side, every_side=topic is not None and side is None)
+        tail = Tail(at.feed(topic, from_offset or 0), wanted, limit, _json if jsonl else _text)
         newest = None
         if from_offset is None:
             newest = min(limit or NEWEST, NEWEST) if follow or limit is None else limit
@@ -64,6 +73,16 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
 
     looked(journal, index, look)
     return Exit.DONE
+
+
+def _wanted(kind: str | None, side: str | None, *, every_side: bool) -> Wanted:
+    """Return which events are shown: of a type, and live ones or those of a side."""
+
+    def wanted(event: StoredEvent) -> bool:
+        one = event.envelope
+        return (kind is None or one.type == kind) and (every_side or one.side == side)
+
+    return wanted
 
 
 async def _warn_of_topic(look: Look, topic: str | None) -> None:
@@ -90,16 +109,16 @@ class Tail:
     """What was shown so far, and what is to be shown."""
 
     def __init__(
-        self, feed: Feed, kind: str | None, limit: int | None, show: Callable[[StoredEvent], None]
+        self, feed: Feed, wanted: Wanted, limit: int | None, show: Callable[[StoredEvent], None]
     ) -> None:
-        self._feed, self._kind, self._show = feed, kind, show
+        self._feed, self._wanted, self._show = feed, wanted, show
         self._left = limit
 
     async def run(self, newest: int | None, *, follow: bool) -> None:
         """Show the last events there are, if wanted, and those that follow."""
         try:
             if newest is not None:
-                for event in await self._feed.newest(newest, self._kind):
+                for event in await self._feed.newest(newest, self._wanted):
                     self._take(event)
             await self._catch_up()
             while follow and not self._finished():
@@ -121,7 +140,7 @@ class Tail:
                 self._take(event)
 
     def _take(self, event: StoredEvent) -> None:
-        if self._finished() or (self._kind is not None and event.envelope.type != self._kind):
+        if self._finished() or not self._wanted(event):
             return
         self._show(event)
         if self._left is not None:

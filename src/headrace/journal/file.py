@@ -18,7 +18,7 @@ from headrace.ports import Clock
 
 #: "HDRC" in ASCII, in the header of the file.
 APPLICATION_ID = 0x48445243
-SCHEMA = 1
+SCHEMA = 2
 MEMORY = ":memory:"
 
 
@@ -28,9 +28,11 @@ class Form(NamedTuple):
     application_id: int
     schema: int
     script: str
+    #: The folder of the scripts that lead from each schema to the next: ``2.sql`` from 1 to 2.
+    migrations: str = ""
 
 
-JOURNAL = Form(APPLICATION_ID, SCHEMA, "schema.sql")
+JOURNAL = Form(APPLICATION_ID, SCHEMA, "schema.sql", "migrations")
 _PRAGMAS = (
     "journal_size_limit=67108864",
     "cache_size=-65536",
@@ -116,7 +118,7 @@ def prepare(db: apsw.Connection, path: str, clock: Clock, form: Form = JOURNAL) 
     if path != MEMORY:
         _set_wal(db, clock)
     if found < form.schema:
-        _create(db, path, clock, form)
+        _bring_up(db, path, clock, form)
 
 
 def safe_version(text: str) -> bool:
@@ -152,15 +154,19 @@ def _set_wal(db: apsw.Connection, clock: Clock) -> None:
     db.execute("PRAGMA journal_mode=WAL").fetchall()
 
 
-def _create(db: apsw.Connection, path: str, clock: Clock, form: Form) -> None:
+def _bring_up(db: apsw.Connection, path: str, clock: Clock, form: Form) -> None:
+    """Make an empty file one of the form, or bring an older one up to date; whole or not at all."""
     queries = load("queries.sql")
     db.execute(queries.begin)
     try:
-        if check_ours(db, path, form) == 0:  # nobody was quicker
+        found = check_ours(db, path, form)  # somebody may have been quicker
+        if found == 0:
             db.execute(read(form.script))
             db.execute(f"PRAGMA application_id={form.application_id}")
-            db.execute(f"PRAGMA user_version={form.schema}")
             db.execute(queries.meta_set, ("created_us", clock.wall_us()))
+        for number in range(found + 1, form.schema + 1) if found else ():
+            db.execute(read(f"{form.migrations}/{number}.sql"))
+        db.execute(f"PRAGMA user_version={form.schema}")
         db.execute(queries.commit)
     except BaseException:
         if db.in_transaction:

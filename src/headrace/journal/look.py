@@ -13,17 +13,19 @@ from headrace.journal.notify import Watch, notify_path
 from headrace.journal.reader import Reader
 from headrace.journal.versions import Versions
 from headrace.ports import Chance, Clock, Faults, VersionInfo
+from headrace.ports.history import History
 from headrace.ports.look import (
     UNDECIDED,
     Decided,
     Filter,
-    History,
     Letter,
     Progress,
+    Replayed,
     Standing,
     StoredEvent,
     Topic,
     Violation,
+    Wanted,
 )
 
 
@@ -56,6 +58,10 @@ class SqliteLook:
     async def progress(self) -> list[Progress]:
         """Return the progress of every live subscription, all at one moment."""
         return progress.progress(self._reader, self._clock)
+
+    async def replays(self) -> list[Replayed]:
+        """Return the replays, oldest first, all at one moment."""
+        return progress.replays(self._reader, self._clock)
 
     async def violations(self) -> list[Violation]:
         """Return every rule that does not hold."""
@@ -108,11 +114,11 @@ class SqliteFeed:
         self._woken = asyncio.Event()
         self._watch: Watch | None = None
 
-    async def newest(self, count: int, kind: str | None = None) -> list[StoredEvent]:
+    async def newest(self, count: int, wanted: Wanted | None = None) -> list[StoredEvent]:
         """Return the last events, oldest first."""
         # Looked at before, so that an event that comes meanwhile is found by `page`.
         self._after = self._reader.last_offset()
-        found = self._reader.newest(count, topic=self._topic, kind=kind)
+        found = self._reader.newest(count, topic=self._topic, wanted=wanted)
         return [event for event in found if event.envelope.offset <= self._after]
 
     async def page(self) -> list[StoredEvent]:

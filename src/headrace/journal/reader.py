@@ -14,9 +14,9 @@ from headrace.codec.head import decode_head, decode_stamp
 from headrace.event.envelope import Head, Place, Stamp, envelope_of
 from headrace.event.lineage import id_of, text_of
 from headrace.journal.connection import Connection
-from headrace.journal.file import MEMORY, check_ours, exists, mapped, open_file
+from headrace.journal.file import MEMORY, SCHEMA, check_ours, exists, mapped, open_file
 from headrace.journal.queries import load
-from headrace.ports.look import CHAIN_EVENTS_MAX, StoredEvent
+from headrace.ports.look import CHAIN_EVENTS_MAX, StoredEvent, Wanted
 
 #: Rows of one query; nothing holds a read transaction open between two pages.
 PAGE_ROWS_MAX = 1_000
@@ -92,14 +92,16 @@ class Reader:
             rows = self.rows(self._queries.events_of_topic, (after, topic, count))
         return [self.event(row) for row in rows]
 
-    def newest(self, count: int, *, topic: str | None = None, kind: str | None = None) -> list[StoredEvent]:
-        """Return the last ``count`` events (of a topic, of a type), in commit order."""
+    def newest(
+        self, count: int, *, topic: str | None = None, wanted: Wanted | None = None
+    ) -> list[StoredEvent]:
+        """Return the last ``count`` events (of a topic, that are wanted), in commit order."""
         found: list[StoredEvent] = []
         below = self.last_offset() + 1
         while len(found) < count:
             rows = self._before(below, topic)
             page = [self.event(row) for row in rows]
-            found += [one for one in page if kind is None or one.envelope.type == kind]
+            found += [one for one in page if wanted is None or wanted(one)]
             if len(rows) < PAGE_ROWS_MAX:
                 break
             below = rows[-1][0]
@@ -248,7 +250,9 @@ def _checked(db: apsw.Connection, path: str) -> apsw.Connection:
     except BaseException:
         db.close()
         raise
-    if schema == 0:
+    if schema < SCHEMA:
         db.close()
-        raise errors.JournalForeign(path=path)
+        if schema == 0:
+            raise errors.JournalForeign(path=path)
+        raise errors.JournalOlder(path=path, found=schema, known=SCHEMA)
     return db

@@ -24,8 +24,8 @@ def standings(reader: Reader, event: StoredEvent, clock: Clock) -> list[Standing
         ((workers,),) = reader.rows(queries.workers, (boot, now))
         serving = dict(reader.rows(queries.members, (boot, now)))
         found: list[Standing] = []
-        for sub, handler, active, start, high, claimed_after, owner, held_open in reader.rows(
-            queries.positions_at, (tp,)
+        for sub, handler, active, start, high, claimed_after, owner, held_open, replay in reader.rows(
+            queries.positions_at, (tp, event.envelope.offset)
         ):
             base = Standing(
                 handler=handler,
@@ -35,6 +35,7 @@ def standings(reader: Reader, event: StoredEvent, clock: Clock) -> list[Standing
                 serving=serving.get(sub, 0),
                 workers=workers,
                 paused=held_open >= OPEN_MAX,
+                replay=replay,
             )
             found.append(_placed(reader, event, base, sub, tp, (start, high, claimed_after)))
     return found
@@ -54,7 +55,7 @@ def _placed(
     if seq <= start:
         return base._replace(state=State.SKIPPED)
     if seq > high:
-        ahead = reader.rows(queries.before, (tp, high, seq))[0][0]
+        ahead = reader.rows(queries.before, (tp, high, seq, sub if base.replay else None))[0][0]
         return base._replace(state=State.WAITING, ahead=ahead)
     opened = reader.rows(queries.open_at, (sub, tp, seq))
     if opened:

@@ -23,12 +23,22 @@ from headrace.ports.values import (
     VersionOffer,
     Waiting,
 )
-from headrace.ports.world import FAILPOINTS, KAFKA_FAILPOINTS, Chance, Clock, Faults, NoFaults, World
+from headrace.ports.world import (
+    FAILPOINTS,
+    KAFKA_FAILPOINTS,
+    REPLAY_FAILPOINTS,
+    Chance,
+    Clock,
+    Faults,
+    NoFaults,
+    World,
+)
 
 __all__ = [
     "FAILPOINTS",
     "FIRST_ATTEMPT",
     "KAFKA_FAILPOINTS",
+    "REPLAY_FAILPOINTS",
     "Attempt",
     "Batch",
     "BatchReport",

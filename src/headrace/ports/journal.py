@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from headrace.event.envelope import Head, Stamp
 from headrace.ports.observer import Survey
+from headrace.ports.replay import Replays
 from headrace.ports.values import (
     Batch,
     NewEvent,
@@ -104,6 +105,8 @@ class Journal(Protocol):
 
     #: For people: the address without secrets.
     address: str
+    #: Can history be run through a version?  Else `replays` raises `ReplayUnsupported`.
+    can_replay: bool
 
     async def open(self) -> None:
         """Open or create; coded errors for a file or cluster that is not fit."""
@@ -158,6 +161,10 @@ class Journal(Protocol):
 
     async def subscribe(self, handler: str, topic: str, *, latest: bool = False) -> Subscription:
         """Return the live subscription of a handler; a new one starts at the earliest retained event."""
+        ...
+
+    def replays(self) -> Replays:
+        """Return the replays of this journal; raises `ReplayUnsupported` where there can be none."""
         ...
 
     def consumer(

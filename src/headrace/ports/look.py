@@ -5,13 +5,14 @@ Nothing here changes what workers do: whoever looks sees what was committed, at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.event.envelope import Envelope
+from headrace.ports.history import History
 from headrace.ports.values import OpenState, VersionInfo
 
 #: Events of a chain that are shown: beyond it nobody reads on.
@@ -100,6 +101,42 @@ class Progress(NamedTuple):
         return "no live worker has the active version" if self.active else "no version is active yet"
 
 
+class Replayed(NamedTuple):
+    """One replay: allotted = waiting + running + done + dead."""
+
+    handler: str
+    topic: str
+    version: VersionInfo | None
+    #: ``None`` = into the live topics.
+    side: str | None
+    #: The ledger of its own.
+    again: str | None
+    follow: bool
+    allotted: int
+    #: Of those that wait, taken before; by state.
+    open: dict[str, int]
+    running: int
+    done: int
+    dead: int
+    emitted: int
+    #: Events of the history asked for that it was not allotted, by the reason.
+    skipped: dict[str, int]
+    #: Does nothing wait?
+    complete: bool
+    owners: tuple[Owner, ...]
+    begun: datetime
+
+    @property
+    def waiting(self) -> int:
+        """Events whose turn is still to come."""
+        return self.allotted - self.running - self.done - self.dead
+
+    @property
+    def where(self) -> str:
+        """Where its results lie."""
+        return "live topics" if self.side is None else f"side {self.side}"
+
+
 class Topic(NamedTuple):
     """A topic and how much it holds."""
 
@@ -148,46 +185,8 @@ class Standing(NamedTuple):
     #: The event of the same key that comes first.
     blocked_by: UUID | None = None
     letter: Letter | None = None
-
-
-class Range(NamedTuple):
-    """Offsets of one partition that were taken by one version."""
-
-    partition: int
-    version: VersionInfo
-    #: The first and the last offset, both included.
-    first: int
-    last: int
-    taken: int
-    #: Of those, not finished yet.
-    unfinished: int
-    #: Finished by another version (a retry after an upgrade, a second run after a crash): offset, version.
-    exceptions: tuple[tuple[int, VersionInfo], ...]
-
-    @property
-    def handled(self) -> int:
-        """Finished by this version."""
-        return self.taken - self.unfinished - len(self.exceptions)
-
-
-class History(NamedTuple):
-    """The versions of one handler and what each has handled."""
-
-    handler: str
-    active: VersionInfo | None
-    versions: list[VersionInfo]
-    ranges: list[Range]
-    #: Finished by each version, by its number; exceptions counted where they belong.
-    handled: dict[int, int]
-    taken: int
-    unfinished: int
-    #: Taken offsets that no range covers; anything but 0 is a fault.
-    neither: int
-
-    @property
-    def both(self) -> int:
-        """How many more were finished than taken: counted twice; anything but 0 is a fault."""
-        return max(0, sum(self.handled.values()) + self.unfinished + self.neither - self.taken)
+    #: Where its results lie, when it is a replay that has the event: ``side NAME``, or ``live topics``.
+    replay: str = ""
 
 
 class Letter(NamedTuple):
@@ -216,6 +215,8 @@ class Letter(NamedTuple):
     event: StoredEvent
     #: Why the last decision about it could not be carried out, where that is told only later.
     refused: str = ""
+    #: Where its results would lie, when it died in a replay: ``side NAME``, or ``live topics``.
+    replay: str = ""
 
 
 class Filter(NamedTuple):
@@ -246,14 +247,18 @@ class Decided(NamedTuple):
     problem: str = ""
 
 
+#: Says which events are shown.
+Wanted = Callable[[StoredEvent], bool]
+
+
 class Feed(Protocol):
     """The events of a journal (or of one topic) in the order in which they were committed.
 
     On Kafka order holds within a partition only.
     """
 
-    async def newest(self, count: int, kind: str | None = None) -> list[StoredEvent]:
-        """Return the last events (of a type), oldest first; `page` goes on behind them."""
+    async def newest(self, count: int, wanted: Wanted | None = None) -> list[StoredEvent]:
+        """Return the last events (that are wanted), oldest first; `page` goes on behind them."""
         ...
 
     async def page(self) -> list[StoredEvent]:
@@ -289,6 +294,10 @@ class Look(Protocol):
 
     async def progress(self) -> list[Progress]:
         """Return the progress of every live subscription."""
+        ...
+
+    async def replays(self) -> list[Replayed]:
+        """Return the replays, oldest first."""
         ...
 
     async def violations(self) -> list[Violation]:

@@ -190,3 +190,5 @@ class Subscription(NamedTuple):
     id: int
     handler: str
     topic: TopicInfo
+    #: A further one, whose version is fixed and that handles what it was allotted.
+    replay: bool = False

@@ -90,6 +90,9 @@ FAILPOINTS = (
     "release.committed",
 )
 
+#: Those of a replay beside them: history is allotted, inside of the transaction and behind it; more follows.
+REPLAY_FAILPOINTS = ("replay.allotted", "replay.begun", "replay.extended")
+
 #: Those of a journal on Kafka.  ``take``: a partition is taken over; ``claim``: the index notes what is taken
 #: of it; ``settle``: a transaction; ``decide``: a decision about a dead letter is carried out.
 KAFKA_FAILPOINTS = (

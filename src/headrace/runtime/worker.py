@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace import errors
-from headrace.ports import Clock, Journal, Observer, Timing, VersionInfo, World
+from headrace.ports import Clock, Consumer, Journal, Observer, Timing, VersionInfo, World
 from headrace.ports import Worker as Lease
 from headrace.runtime.emission import Limits, Origin
 from headrace.runtime.handlers import AT_LEAST_ONCE, Handler
 from headrace.runtime.offload import ProcessPool
 from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.plan import Plan, as_async, compile_plan
+from headrace.runtime.plan import Beside, Plan, as_async, compile_plan
 from headrace.runtime.server import Server
 from headrace.runtime.serving import Quiet, Shared, Versions
 from headrace.runtime.threads import Threads
@@ -71,9 +71,12 @@ class Worker:
         self._lease = await self._journal.join(self._settings.lease_ms)
         for handler in self._handlers:
             self.servers.append(await self._server(handler, self._lease))
+        self._keep(self._lease, keep=keep)
+
+    def _keep(self, lease: Lease, *, keep: bool) -> None:
         if keep:
             longest = max((handler.deadline_ms for handler in self._handlers), default=0)
-            self._keeper = Keeper(self._lease, self._clock, self._settings.lease_ms, longest)
+            self._keeper = Keeper(lease, self._clock, self._settings.lease_ms, longest)
             self._keeper.start()
 
     async def _server(self, handler: Handler, lease: Lease) -> Server:
@@ -81,7 +84,25 @@ class Worker:
         subscription = await self._journal.subscribe(handler.name, topic, latest=handler.start_latest)
         at_least_once = handler.delivery == AT_LEAST_ONCE
         consumer = self._journal.consumer(lease, subscription, at_least_once=at_least_once)
+        versions = self._versions(handler)
+        await versions.start()
+        return self._serving(handler, consumer, versions)
 
+    def _versions(self, handler: Handler) -> Versions:
+        return Versions(
+            handler, self._journal, self._inference(handler), self._clock, self._compiler(handler)
+        )
+
+    def _inference(self, handler: Handler) -> Threads:
+        # One thread for each model: a slow one does not hold up another, and batches of one do not overlap.
+        inference = Threads(1, f"headrace-model-{handler.name}")
+        self._pools.append(inference)
+        return inference
+
+    def _compiler(
+        self, handler: Handler, beside: Beside | None = None
+    ) -> Callable[[VersionInfo], Awaitable[Plan]]:
+        """Return what makes the plan of a version."""
         processes = ProcessPool(handler.name, handler.concurrency) if handler.offload == "process" else None
         if processes is not None:
             self._pools.append(processes)
@@ -92,20 +113,18 @@ class Worker:
         origin = Origin(self._app, f"service:{self._app}", self._settings.limits, self._clock)
 
         async def compiled(version: VersionInfo) -> Plan:
-            return await compile_plan(handler, version, self._journal, origin, call)
+            return await compile_plan(handler, version, self._journal, origin, call, beside)
 
-        # One thread for each model: a slow one does not hold up another, and batches of one do not overlap.
-        inference = Threads(1, f"headrace-model-{handler.name}")
-        self._pools.append(inference)
-        versions = Versions(handler, self._journal, inference, self._clock, compiled)
-        await versions.start()
+        return compiled
+
+    def _serving(self, handler: Handler, consumer: Consumer, versions: Versions) -> Server:
         pipeline = Pipeline(
             self._journal,
             self._world,
             known_types=self._known_types,
             wake=consumer.wake,
             concurrency=handler.concurrency,
-            threads=None if handler.is_async or processes else self._pool(handler),
+            threads=None if handler.is_async or handler.offload == "process" else self._pool(handler),
         )
         balance_s = self._settings.lease_ms / 1000 / 4
         shared = Shared(self._quiet, self._observer, balance_s, self._journal.where)

@@ -98,6 +98,7 @@ class Kafka:
         hands_over_idle=False,
         failpoints=False,
         queues_publishes=False,
+        replays=False,
     )
 
     name = ""

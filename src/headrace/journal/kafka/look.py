@@ -14,14 +14,15 @@ from headrace.journal.kafka.survey import Survey, Surveying
 from headrace.journal.reader import ID_DIGITS_MIN
 from headrace.journal.versions import handler_unknown
 from headrace.ports import Chance, Clock, Faults, VersionInfo
+from headrace.ports.history import History
 from headrace.ports.index import Index
 from headrace.ports.look import (
     UNDECIDED,
     Decided,
     Filter,
-    History,
     Letter,
     Progress,
+    Replayed,
     Standing,
     StoredEvent,
     Topic,
@@ -49,6 +50,10 @@ class KafkaLook(Surveying):
     async def progress(self) -> list[Progress]:
         """Return the progress of every subscription."""
         return await counting.progress(self._survey)
+
+    async def replays(self) -> list[Replayed]:
+        """Return none: there are no replays on Kafka yet."""
+        return []
 
     async def violations(self) -> list[Violation]:
         """Return every rule that does not hold."""
