@@ -171,6 +171,10 @@ class SqliteLedger:
         """Return the offset that a dead letter is about."""
         return self._rows("SELECT seq FROM dead WHERE id = ?", (letter,))[0][0]
 
+    def sub_of(self, letter: int) -> int:
+        """Return the subscription that a dead letter belongs to."""
+        return int(self._rows("SELECT sub FROM dead WHERE id = ?", (letter,))[0][0])
+
     def places(self, topic: int) -> dict[int, int]:
         """Return the place of every event of a topic by its offset."""
         return dict(self._rows("SELECT seq, tp FROM event WHERE tp >> 10 = ?", (topic,)))

@@ -19,6 +19,7 @@ class Runner(Member):
 
     replay: Replay
     side: str | None
+    again: str = ""
 
     @property
     def group(self) -> list[Member]:

@@ -525,6 +525,26 @@ async def test_a_replay_that_follows_takes_what_live_closes(lab: Lab) -> None:
     lab.sound()
 
 
+async def test_what_is_open_when_a_replay_begins_to_follow_comes_later(lab: Lab) -> None:
+    """Other partitions are ahead by then: the position of its own has waited for it."""
+    lab.partitions = 4
+    member = await lab.member(offer("d1"))
+    await lab.publish(*"abcdefgh")
+    await lab.publish(*"abcdefgh")
+    batch = await member.taken()
+    held = batch.rows[8]
+    done = [row for row in batch.rows if row is not held]
+    await member.settle(batch, Outcome(done=done, waiting=[member.waits(batch, held)]))
+    runner = await running(lab, NEW, follow=True)
+    assert held[0] not in await everything(runner)
+    await member.drain()
+
+    assert await (await lab.journal()).replays().extend(runner.subscription) > 0
+    await everything(runner)
+    assert sorted(finished(lab, runner.sub)) == offsets(batch.rows)
+    lab.sound()
+
+
 async def test_a_replay_that_follows_passes_over_what_its_version_handles_live(lab: Lab) -> None:
     """Once the version is the active one there is nothing left to shadow."""
     member = await lived(lab, "a", "b")

@@ -42,7 +42,6 @@ from headrace.errors.journal import (
     CopyRefused,
     DiskFull,
     EventNotFound,
-    EventReplayed,
     HandlerUnknown,
     IndexForeign,
     IndexGap,
@@ -66,8 +65,6 @@ from headrace.errors.journal import (
     LeaseLost,
     RecordTooLarge,
     RedriveRefused,
-    ReplayRefused,
-    ReplayUnsupported,
     TopicMismatch,
     TopicUnfit,
 )
@@ -83,6 +80,7 @@ from headrace.errors.model import (
     VersionInactive,
     VersionUnknown,
 )
+from headrace.errors.replay import EventReplayed, ReplayRefused, ReplayUnsupported
 from headrace.errors.tree import (
     Fault,
     HeadraceError,

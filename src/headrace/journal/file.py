@@ -18,21 +18,26 @@ from headrace.ports import Clock
 
 #: "HDRC" in ASCII, in the header of the file.
 APPLICATION_ID = 0x48445243
-SCHEMA = 2
 MEMORY = ":memory:"
 
 
 class Form(NamedTuple):
-    """What a file of ours is: how its header tells, and which script makes it."""
+    """What a file of ours is: how its header tells, and which scripts make it.
+
+    The n-th script leads from schema n - 1 to schema n: a new file goes through all of them, an older one
+    through those that it has not seen.
+    """
 
     application_id: int
-    schema: int
-    script: str
-    #: The folder of the scripts that lead from each schema to the next: ``2.sql`` from 1 to 2.
-    migrations: str = ""
+    scripts: tuple[str, ...]
+
+    @property
+    def schema(self) -> int:
+        """The number of the schema that the last script leads to."""
+        return len(self.scripts)
 
 
-JOURNAL = Form(APPLICATION_ID, SCHEMA, "schema.sql", "migrations")
+JOURNAL = Form(APPLICATION_ID, ("schema.sql", "schema_3.sql"))
 _PRAGMAS = (
     "journal_size_limit=67108864",
     "cache_size=-65536",
@@ -155,18 +160,17 @@ def _set_wal(db: apsw.Connection, clock: Clock) -> None:
 
 
 def _bring_up(db: apsw.Connection, path: str, clock: Clock, form: Form) -> None:
-    """Make an empty file one of the form, or bring an older one up to date; whole or not at all."""
+    """Make the file, or lead an older one to this schema; all in one transaction."""
     queries = load("queries.sql")
     db.execute(queries.begin)
     try:
         found = check_ours(db, path, form)  # somebody may have been quicker
-        if found == 0:
-            db.execute(read(form.script))
-            db.execute(f"PRAGMA application_id={form.application_id}")
-            db.execute(queries.meta_set, ("created_us", clock.wall_us()))
-        for number in range(found + 1, form.schema + 1) if found else ():
-            db.execute(read(f"{form.migrations}/{number}.sql"))
+        for script in form.scripts[found:]:
+            db.execute(read(script))
+        db.execute(f"PRAGMA application_id={form.application_id}")
         db.execute(f"PRAGMA user_version={form.schema}")
+        if found == 0:
+            db.execute(queries.meta_set, ("created_us", clock.wall_us()))
         db.execute(queries.commit)
     except BaseException:
         if db.in_transaction:

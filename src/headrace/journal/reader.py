@@ -14,7 +14,7 @@ from headrace.codec.head import decode_head, decode_stamp
 from headrace.event.envelope import Head, Place, Stamp, envelope_of
 from headrace.event.lineage import id_of, text_of
 from headrace.journal.connection import Connection
-from headrace.journal.file import MEMORY, SCHEMA, check_ours, exists, mapped, open_file
+from headrace.journal.file import JOURNAL, MEMORY, check_ours, exists, mapped, open_file
 from headrace.journal.queries import load
 from headrace.ports.look import CHAIN_EVENTS_MAX, StoredEvent, Wanted
 
@@ -250,9 +250,9 @@ def _checked(db: apsw.Connection, path: str) -> apsw.Connection:
     except BaseException:
         db.close()
         raise
-    if schema < SCHEMA:
+    if schema < JOURNAL.schema:
         db.close()
         if schema == 0:
             raise errors.JournalForeign(path=path)
-        raise errors.JournalOlder(path=path, found=schema, known=SCHEMA)
+        raise errors.JournalOlder(path=path, found=schema, known=JOURNAL.schema)
     return db

@@ -88,10 +88,10 @@ NOT EXISTS (SELECT 1 FROM open WHERE open.sub = replay.sub) AND sum(running) = 0
 AND NOT EXISTS (SELECT 1 FROM position AS at WHERE at.sub = replay.sub
     AND at.high < (SELECT max(upto) FROM allotted WHERE allotted.sub = at.sub AND allotted.tp = at.tp))
 FROM replay JOIN position ON position.sub = replay.sub WHERE replay.sub = ? GROUP BY replay.sub;
--- name: live_busy
--- Whether a live handler has events in hand.
-SELECT 1 FROM position JOIN subscription ON subscription.id = position.sub
-WHERE kind = 'live' AND running > 0 LIMIT 1;
+-- name: live_load
+-- How many events live handlers have taken, and have in hand.
+SELECT coalesce(sum(taken), 0), coalesce(sum(running), 0) FROM position
+JOIN subscription ON subscription.id = position.sub WHERE kind = 'live';
 
 -- name: claim_rows
 -- The next events of a topic that a replay was allotted, in commit order over its partitions.

@@ -53,10 +53,10 @@ class SqliteReplays:
         Events are counted before, without the lock that live work needs: they do not change.  Under it the
         plan is made again; where it is another one by then, nothing is written, and it begins anew.
         """
-        version = self._version(order, offer)
         reader = self._reader()
         try:
             for _ in range(TRIES_MAX):
+                version = self._version(order, offer)  # somebody may have made it known meanwhile
                 under_way = self._under_way(order, version)
                 if under_way is not None:
                     return under_way
@@ -85,9 +85,10 @@ class SqliteReplays:
         count, emitted, running, done, dead, complete = self._db.row(self._own.state, (replay.id,))
         return ReplayState(count, running, done, dead, emitted, bool(complete))
 
-    async def live_is_busy(self) -> bool:
-        """Return whether a live handler has events in hand."""
-        return self._db.row(self._own.live_busy) is not None
+    async def live_load(self) -> tuple[int, int]:
+        """Return how many events live handlers have taken so far, and have in hand."""
+        taken, running = self._db.row(self._own.live_load)
+        return taken, running
 
     # --- versions -----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
--- The embedded journal, schema 2.  Numbers: seq = offset, grows in commit order; tp = topic id * 1024 + partition.
+-- The embedded journal, schema 1.  Numbers: seq = offset, grows in commit order; tp = topic id * 1024 + partition.
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID, STRICT;
 
@@ -42,14 +42,13 @@ CREATE TABLE model (
 
 CREATE TABLE handler (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, active INTEGER) STRICT;
 
--- A handler version = its declared version + its model (0 = none).  trial = 1: known to replays alone so far.
+-- A handler version = its declared version + its model (0 = none).
 CREATE TABLE version (
     id INTEGER PRIMARY KEY,
     handler INTEGER NOT NULL,
     declared TEXT NOT NULL,
     model INTEGER NOT NULL,
     offered_us INTEGER NOT NULL,
-    trial INTEGER NOT NULL DEFAULT 0,
     UNIQUE (handler, declared, model)
 ) STRICT;
 
@@ -153,28 +152,3 @@ CREATE TABLE dead (
     fate TEXT,
     UNIQUE (sub, seq, generation)
 ) STRICT;
-
--- Further subscriptions: history that is run through one version.  side NULL = into the live topics.
--- again = the name of a ledger of its own; NULL = that of the handler, which the live subscription shares.
-CREATE TABLE replay (
-    sub INTEGER PRIMARY KEY,
-    version INTEGER NOT NULL,
-    side TEXT,
-    again TEXT,
-    wanted TEXT NOT NULL,
-    follow INTEGER NOT NULL,
-    allotted INTEGER NOT NULL,
-    skipped TEXT NOT NULL,
-    emitted INTEGER NOT NULL DEFAULT 0,
-    created_us INTEGER NOT NULL
-) STRICT;
-
--- The offsets (after, upto] of a partition that a replay has to handle, and no other of its ledger and version.
--- Where after = upto it holds none, and says how far was looked.
-CREATE TABLE allotted (
-    sub INTEGER NOT NULL,
-    tp INTEGER NOT NULL,
-    after INTEGER NOT NULL,
-    upto INTEGER NOT NULL,
-    PRIMARY KEY (sub, tp, after)
-) WITHOUT ROWID, STRICT;

@@ -92,6 +92,6 @@ class Replays(Protocol):
         """Return how far it is."""
         ...
 
-    async def live_is_busy(self) -> bool:
-        """Return whether a live handler has events in hand: a replay lets it go first."""
+    async def live_load(self) -> tuple[int, int]:
+        """Return how many events live handlers have taken so far, and have in hand: a replay gives way."""
         ...

@@ -18,6 +18,13 @@ from headrace.runtime.worker import Worker
 
 #: Events claimed at once: a commit of more would keep the writers of live work waiting.
 BATCH_MAX = 64
+#: Live handlers that have taken something within this time are at work: then less is claimed at once.
+LIVE_MS = 1_000.0
+BATCH_BESIDE_LIVE_MAX = 32
+#: Beside them a replay rests after each batch, so many times as long as it took: a fifth of a core is its.
+REST_TIMES = 4
+#: So long at most, for the sake of handlers that take seconds.
+REST_MS_MAX = 100.0
 #: While live handlers have events in hand a batch waits this long at most, so that a replay beside work
 #: that never rests still gets on (20 batches a second).
 YIELD_MS_MAX = 50.0
@@ -37,6 +44,10 @@ class Pace:
         self._next_ns = clock.boot_ns()
         self._yields_ns = 0
         self._pause_s = 0.0
+        #: When the last batch was claimed; how much live has taken, and when it was seen to have taken more.
+        self._began_ns = 0
+        self._live_taken = -1
+        self._live_ns = 0
         self.claims_apart, self.settle_after_ms = consumer.claims_apart, consumer.settle_after_ms
 
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
@@ -46,7 +57,7 @@ class Pace:
             return None
         batch = await self._consumer.take(min(limit, self._batch_max()), version)
         if batch is not None:
-            self._yields_ns = 0
+            self._yields_ns, self._began_ns = 0, self._clock.boot_ns()
             if self._rate is not None:
                 now = self._clock.boot_ns()
                 self._next_ns = max(now, self._next_ns) + int(len(batch.rows) * 1e9 / self._rate)
@@ -54,22 +65,37 @@ class Pace:
 
     def _batch_max(self) -> int:
         """Return how much may be claimed at once: of a rate a tenth of a second's worth."""
-        return BATCH_MAX if self._rate is None else max(1, min(BATCH_MAX, int(self._rate / 10)))
+        most = BATCH_BESIDE_LIVE_MAX if self._beside_live() else BATCH_MAX
+        return most if self._rate is None else max(1, min(most, int(self._rate / 10)))
+
+    def _beside_live(self) -> bool:
+        return self._clock.boot_ns() - self._live_ns < LIVE_MS * 1e6
 
     async def _early_s(self) -> float:
         """Return how long to wait, or 0."""
         now = self._clock.boot_ns()
-        if now < self._next_ns and self._rate is not None:
+        if now < self._next_ns:
             return (self._next_ns - now) / 1e9
-        if not await self._replays.live_is_busy():
+        taken, running = await self._replays.live_load()
+        if taken != self._live_taken:
+            # What it had taken before this process came says nothing of now.
+            self._live_ns = now if self._live_taken >= 0 else 0
+            self._live_taken = taken
+        if not running:
             return 0.0
+        self._live_ns = now
         self._yields_ns = self._yields_ns or now
         return YIELD_LOOK_MS / 1000 if now - self._yields_ns < YIELD_MS_MAX * 1e6 else 0.0
 
     async def settle(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int = 0) -> list[Settled]:
         """Commit outcomes; the next batch is claimed by itself, when its time has come."""
         del limit
-        return await self._consumer.settle(parts)
+        settled = await self._consumer.settle(parts)
+        now = self._clock.boot_ns()
+        if self._beside_live():
+            rest_ns = min(REST_TIMES * (now - self._began_ns), int(REST_MS_MAX * 1e6))
+            self._next_ns = max(self._next_ns, now + rest_ns)
+        return settled
 
     async def wait(self, seconds: float) -> None:
         """Return when there may be something to take."""

@@ -1,7 +1,10 @@
--- From schema 1 to schema 2: history that is run through a version.
+-- Replays: history that is run through a version.
 
+-- trial = 1: known to replays alone so far.
 ALTER TABLE version ADD COLUMN trial INTEGER NOT NULL DEFAULT 0;
 
+-- Further subscriptions, whose version is fixed.  side NULL = results go into the live topics.
+-- again = the name of a ledger of its own; NULL = that of the handler, which the live subscription shares.
 CREATE TABLE replay (
     sub INTEGER PRIMARY KEY,
     version INTEGER NOT NULL,
@@ -15,6 +18,8 @@ CREATE TABLE replay (
     created_us INTEGER NOT NULL
 ) STRICT;
 
+-- The offsets (after, upto] of a partition that a replay has to handle, and no other of its ledger and version.
+-- Where after = upto it holds none, and says how far was looked.
 CREATE TABLE allotted (
     sub INTEGER NOT NULL,
     tp INTEGER NOT NULL,
