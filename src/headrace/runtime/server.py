@@ -33,6 +33,8 @@ CLAIM_MAX = 512
 ALOFT_MAX = 4 * CLAIM_MAX
 #: How often a server with much in flight looks whether what has ended may be committed.
 PACE_MS = 1.0
+#: So long a small batch is waited for, where outcomes are written apart from claims: most models answer by then.
+SOON_MS = 10.0
 #: So soon again a server with many events in hand, but free slots, looks for events of other keys.
 HUNGRY_MS = 2.0
 #: The longest sleep of an idle server; commits wake it earlier.
@@ -66,6 +68,7 @@ class Server:
         self._window = CLAIM_MAX
         self._stopping = False
         self._found = False  # did the last look find events?
+        self._launched_ns = 0  # when the last batch began
         self._last_ns: dict[str, int] = {}
         self._due: dict[str, int] = {}
         self.handed_back = 0
@@ -115,7 +118,7 @@ class Server:
         if self.consumer.claims_apart:
             progressed |= await self._claim(crowded=crowded)
         # With much in flight, batches that end one after the other share a transaction, and with it a flush.
-        if not crowded or self._every("settle", self._settle_after_ms):
+        if not self._soon_s() and (not crowded or self._every("settle", self._settle_after_ms)):
             progressed |= await self._land_ripe()
         if not self.consumer.claims_apart:
             progressed |= await self._claim(crowded=crowded)
@@ -134,8 +137,19 @@ class Server:
         return await self._launch() or progressed
 
     def _may_take(self) -> bool:
-        free = not (self._claimed or self._quiet.suspects)
+        free = not (self._claimed or self._quiet.suspects or self._soon_s())
         return free and self.versions.serving is not None and self._room() > 0
+
+    def _soon_s(self) -> float:
+        """Return how long a small batch that has just begun is waited for.
+
+        Where claims have no part in the transaction of an outcome: it is written with those before it, and
+        no more is claimed that would have to wait for the transaction after that.
+        """
+        last = self._flights[-1] if self._flights and self.consumer.claims_apart else None
+        if last is None or not last.left or len(last.batch.rows) > CLAIM_MAX // 4:
+            return 0.0
+        return max(0.0, SOON_MS / 1e3 - (self._clock.boot_ns() - self._launched_ns) / 1e9)
 
     def _every(self, what: str, every_ms: float) -> bool:
         """Return ``True`` when the time since the last ``True`` is long enough."""
@@ -202,6 +216,9 @@ class Server:
             patience = min(patience, PACE_MS / 1000)
         if self._flights or self._claimed:
             patience = min(patience, self._settle_after_ms / 1000)
+        soon_s = self._soon_s()
+        if soon_s:
+            patience = min(patience, soon_s)
         if self._flights and self.pipeline.hungry():
             patience = min(patience, HUNGRY_MS / 1000) if self._found else patience
         return patience
@@ -254,6 +271,7 @@ class Server:
             self._quiet.aloft += 1
             self._quiet.lone = batch.alone
             self._claimed.popleft()
+            self._launched_ns = self._clock.boot_ns()
             launched = True
         return launched
 
