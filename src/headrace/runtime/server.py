@@ -137,15 +137,20 @@ class Server:
         return await self._launch() or progressed
 
     def _may_take(self) -> bool:
-        free = not (self._claimed or self._quiet.suspects or self._soon_s())
+        free = not (self._claimed or self._quiet.suspects or self._lands_first())
         return free and self.versions.serving is not None and self._room() > 0
 
-    def _soon_s(self) -> float:
-        """Return how long a small batch that has just begun is waited for.
+    def _lands_first(self) -> bool:
+        """Is what is in hand so little that it is to be written before more is claimed?
 
-        Where claims have no part in the transaction of an outcome: it is written with those before it, and
-        no more is claimed that would have to wait for the transaction after that.
+        Only where claims have no part in the transaction of an outcome: with much in hand the next batch is
+        claimed before, so that handlers have something to do meanwhile.
         """
+        little = self.consumer.claims_apart and self._aloft() <= CLAIM_MAX // 4
+        return little and (self._soon_s() > 0 or any(self._ripe(flight) for flight in self._flights))
+
+    def _soon_s(self) -> float:
+        """Return how long a small batch that has just begun is waited for: it is written with those before it."""
         last = self._flights[-1] if self._flights and self.consumer.claims_apart else None
         if last is None or not last.left or len(last.batch.rows) > CLAIM_MAX // 4:
             return 0.0
