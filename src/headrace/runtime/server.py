@@ -11,11 +11,9 @@ from headrace import errors
 from headrace.event.lineage import text_of
 from headrace.ports import (
     Batch,
-    BatchReport,
     Clock,
     Consumer,
     DeadLetter,
-    OpenState,
     ServerState,
     Settled,
 )
@@ -33,7 +31,7 @@ CLAIM_MAX = 512
 ALOFT_MAX = 4 * CLAIM_MAX
 #: How often a server with much in flight looks whether what has ended may be committed.
 PACE_MS = 1.0
-#: So long a small batch is waited for, where outcomes are written apart from claims: most models answer by then.
+#: So long a small batch is waited for, where claims are made apart: most models have answered by then.
 SOON_MS = 10.0
 #: So soon again a server with many events in hand, but free slots, looks for events of other keys.
 HUNGRY_MS = 2.0
@@ -150,7 +148,7 @@ class Server:
         return little and (self._soon_s() > 0 or any(self._ripe(flight) for flight in self._flights))
 
     def _soon_s(self) -> float:
-        """Return how long a small batch that has just begun is waited for: it is written with those before it."""
+        """Return how long a small batch that has just begun is waited for, to be written with the others."""
         last = self._flights[-1] if self._flights and self.consumer.claims_apart else None
         if last is None or not last.left or len(last.batch.rows) > CLAIM_MAX // 4:
             return 0.0
@@ -199,7 +197,9 @@ class Server:
         self._watch_deadlines()
 
     def _watch_deadlines(self) -> None:
-        if self._flights and self._is_due("deadline", self._deadline.interval_s):
+        if not self._flights:
+            self._due.pop("deadline", None)  # else an idle server wakes up for it a thousand times a second
+        elif self._is_due("deadline", self._deadline.interval_s):
             self._deadline.look()
 
     def _is_due(self, what: str, every_s: float) -> bool:
@@ -355,30 +355,15 @@ class Server:
                 self.pipeline.bury(landing.flight, row, error)
 
     def _report(self, landing: Landing, dropped: AbstractSet[int]) -> None:
-        flight, outcome, _ = landing
+        outcome = landing.outcome
         self.finished += len(outcome.offsets() - dropped) - len(outcome.waiting)
         self._log_dead(outcome.dead)
         if self._observer is None:
             return
         now = self._clock.wall_us()
         latencies = [now - time for time in self.pipeline.times_of(outcome.done, dropped)]
-        failed = [
-            one for one in outcome.waiting if one.state is OpenState.RETRY and one.row[0] not in dropped
-        ]
         commit_s, self._commit_s = self._commit_s, None
-        self._observer.committed(
-            BatchReport(
-                handler=self.name,
-                version=flight.plan.version.name,
-                latencies_us=latencies,
-                emitted=len(outcome.emitted),
-                waiting=len(outcome.waiting),
-                dead=len(outcome.dead),
-                retried=len(failed),
-                reasons=tuple(one.reason for one in outcome.dead if one.row[0] not in dropped),
-                commit_s=commit_s,
-            )
-        )
+        self._observer.committed(landing.report(dropped, latencies, commit_s))
 
     def _log_dead(self, letters: list[DeadLetter]) -> None:
         for letter in letters:
