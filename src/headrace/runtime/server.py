@@ -216,7 +216,8 @@ class Server:
 
     def _patience_s(self) -> float:
         now = self._clock.boot_ns()
-        patience = min(IDLE_S, max(0.001, (min(self._due.values(), default=now) - now) / 1e9))
+        soonest_ns = min(self._due.values(), default=now + int(IDLE_S * 1e9))
+        patience = min(IDLE_S, max(0.001, (soonest_ns - now) / 1e9))
         if len(self._flights) > 1 and any(not flight.left for flight in self._flights):
             patience = min(patience, PACE_MS / 1000)
         if self._flights or self._claimed:
