@@ -30,6 +30,9 @@ CLIENT = "headrace"
 AHEAD_KIB = 16_384
 #: Bytes of one partition in an answer: all of them are to be worked, not one after the other.
 PARTITION_BYTES = 131_072
+#: A broker answers when it has so many bytes, or after so long: an answer to each record costs both sides
+#: more time than this (at 500 events a second; with more of them the bytes are there at once).
+ANSWER_BYTES, ANSWER_MS = 16_384, 5
 #: How long the thread may be away from the group (a rebalance reads ledgers): heartbeats go on meanwhile.
 AWAY_MS_MAX = 300_000
 #: The last positions of partitions are looked for in so many records of the ledger first.
@@ -109,8 +112,8 @@ class Poller:
             **reading(cluster, group),
             "queued.max.messages.kbytes": AHEAD_KIB,
             "max.partition.fetch.bytes": PARTITION_BYTES,
-            "fetch.min.bytes": 16384,
-            "fetch.wait.max.ms": 8,
+            "fetch.min.bytes": ANSWER_BYTES,
+            "fetch.wait.max.ms": ANSWER_MS,
             "max.poll.interval.ms": AWAY_MS_MAX,
             **(_BY_BROKER if cluster.by_broker else _classic(lease_ms)),
         }
