@@ -10,13 +10,14 @@ from headrace.cli.output import Exit, paint, put, put_json
 #: What somebody wants, and the command that does it; 24 lines of 80 characters are the smallest terminal.
 RECIPES = (
     ("start a project", "headrace new support"),
-    ("is the app fit to run?", "headrace check app:app"),
+    ("is the app fit?", "headrace check app:app"),
     ("run it for good", "headrace run app:app --workers 4"),
     ("publish one event", "headrace publish app:app Ticket '{...}'"),
-    ("publish a file", "headrace publish app:app Ticket @in.jsonl"),
+    ("a file, repeatably", "headrace publish app:app Ticket @a.jsonl --id-field id"),
     ("watch events", "headrace tail --follow --type Routed"),
-    ("an event and what followed", "headrace show EVENT"),
-    ("where is it, why did it die", "headrace why EVENT"),
+    ("what happened at nine", "headrace tail --from 2026-05-04T09:00 --limit 20"),
+    ("event and what followed", "headrace show EVENT"),
+    ("why did it die", "headrace why EVENT"),
     ("how far is everything", "headrace status"),
     ("dead letters, and again", "headrace dlq ls; headrace dlq redrive --dry-run"),
     ("which version did what", "headrace model history"),
