@@ -32,8 +32,8 @@ def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 COMMANDS = dict(commands(typer.main.get_command(tree())))
 NAMES = (
-    "demo", "new", "run", "publish", "tail", "show", "why", "status", "check", "copy", "settings", "doctor",
-    "explain", "completion", "cheat",
+    "demo", "new", "dev", "run", "publish", "tail", "show", "why", "status", "check", "copy", "settings",
+    "doctor", "explain", "completion", "cheat",
 )  # fmt: skip
 
 

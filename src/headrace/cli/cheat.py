@@ -10,6 +10,7 @@ from headrace.cli.output import Exit, paint, put, put_json
 #: What somebody wants, and the command that does it; 24 lines of 80 characters are the smallest terminal.
 RECIPES = (
     ("start a project", "headrace new support"),
+    ("work on it, with reload", "headrace dev app:app"),
     ("is the app fit?", "headrace check app:app"),
     ("run it for good", "headrace run app:app --workers 4"),
     ("publish one event", "headrace publish app:app Ticket '{...}'"),

@@ -22,6 +22,7 @@ DEBUG = "--debug"
 COMMANDS = (
     "demo",
     "new",
+    "dev",
     "run",
     "publish",
     "tail",

@@ -57,7 +57,7 @@ def _new(
         for one in made:
             put(str(folder / one))
         say()
-        say(f"next: cd {folder} && headrace run app:app")
+        say(f"next: cd {folder} && headrace dev app:app")
     return Exit.DONE
 
 
