@@ -21,6 +21,7 @@ from headrace.runtime.deadline import DeadlineWatch
 from headrace.runtime.flight import Flight, Landing
 from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
+from headrace.runtime.rhythm import Rhythm
 from headrace.runtime.serving import RELOAD_LOOK_MS, Serving, Shared, Versions
 
 _log = logging.getLogger("headrace.worker")
@@ -35,6 +36,9 @@ PACE_MS = 1.0
 SOON_MS = 10.0
 #: So soon again a server with many events in hand, but free slots, looks for events of other keys.
 HUNGRY_MS = 2.0
+#: So often a server without partitions looks whether one has become free (some 0.1 ms each): whoever stops
+#: hands over at once.
+HOMELESS_S = 0.1
 #: The longest sleep of an idle server; commits wake it earlier.
 IDLE_S = 1.0
 #: Waits after a failed commit: doubled each time, so that a full disk is not hammered.
@@ -67,8 +71,7 @@ class Server:
         self._stopping = False
         self._found = False  # did the last look find events?
         self._launched_ns = 0  # when the last batch began
-        self._last_ns: dict[str, int] = {}
-        self._due: dict[str, int] = {}
+        self._rhythm = Rhythm(clock)
         self.handed_back = 0
         #: Why the journal cannot be worked with at present.
         self._outage = ""
@@ -116,7 +119,7 @@ class Server:
         if self.consumer.claims_apart:
             progressed |= await self._claim(crowded=crowded)
         # With much in flight, batches that end one after the other share a transaction, and with it a flush.
-        if not self._soon_s() and (not crowded or self._every("settle", self._settle_after_ms)):
+        if not self._soon_s() and (not crowded or self._rhythm.every("settle", self._settle_after_ms)):
             progressed |= await self._land_ripe()
         if not self.consumer.claims_apart:
             progressed |= await self._claim(crowded=crowded)
@@ -130,7 +133,7 @@ class Server:
         """
         progressed = False
         pause_ms = HUNGRY_MS if self.pipeline.hungry() else self._settle_after_ms
-        if self._may_take() and (not crowded or self._every("take", pause_ms)):
+        if self._may_take() and (not crowded or self._rhythm.every("take", pause_ms)):
             progressed = await self._take()
         return await self._launch() or progressed
 
@@ -154,14 +157,6 @@ class Server:
             return 0.0
         return max(0.0, SOON_MS / 1e3 - (self._clock.boot_ns() - self._launched_ns) / 1e9)
 
-    def _every(self, what: str, every_ms: float) -> bool:
-        """Return ``True`` when the time since the last ``True`` is long enough."""
-        now = self._clock.boot_ns()
-        if now < self._last_ns.get(what, 0) + int(every_ms * 1e6):
-            return False
-        self._last_ns[what] = now
-        return True
-
     def _aloft(self) -> int:
         return sum(flight.left for flight in self._flights)
 
@@ -183,31 +178,29 @@ class Server:
         return not (self._flights or self._claimed)
 
     async def _keep_house(self) -> None:
-        if self._is_due("balance", self._balance_s):
+        if self._rhythm.due("balance", self._pace_s()):
             if self.versions.serving is None:
                 await self._hand_back_all()
             else:
                 await self.consumer.balance()
-        if self._is_due("model", RELOAD_LOOK_MS / 1000):
+        if self._rhythm.due("model", RELOAD_LOOK_MS / 1000):
             if self.versions.serving is None:
                 await self.versions.follow()
-                self._due.pop("balance", None)
+                self._rhythm.forget("balance")
             else:
                 await self.versions.look()
         self._watch_deadlines()
 
+    def _pace_s(self) -> float:
+        """Return how long until the next balance: a group of brokers tells by itself of what is free."""
+        homeless = not (self.consumer.held() or self.consumer.claims_apart)
+        return min(self._balance_s, HOMELESS_S) if homeless else self._balance_s
+
     def _watch_deadlines(self) -> None:
         if not self._flights:
-            self._due.pop("deadline", None)  # else an idle server wakes up for it a thousand times a second
-        elif self._is_due("deadline", self._deadline.interval_s):
+            self._rhythm.forget("deadline")  # else an idle server wakes up for it a thousand times a second
+        elif self._rhythm.due("deadline", self._deadline.interval_s):
             self._deadline.look()
-
-    def _is_due(self, what: str, every_s: float) -> bool:
-        now = self._clock.boot_ns()
-        if now < self._due.get(what, 0):
-            return False
-        self._due[what] = now + int(every_s * 1e9)
-        return True
 
     async def _hand_back_all(self) -> None:
         """Nobody here can run the active version: let others have the partitions."""
@@ -215,9 +208,7 @@ class Server:
             await self.consumer.release()
 
     def _patience_s(self) -> float:
-        now = self._clock.boot_ns()
-        soonest_ns = min(self._due.values(), default=now + int(IDLE_S * 1e9))
-        patience = min(IDLE_S, max(0.001, (soonest_ns - now) / 1e9))
+        patience = max(0.001, self._rhythm.wait_s(IDLE_S))
         if len(self._flights) > 1 and any(not flight.left for flight in self._flights):
             patience = min(patience, PACE_MS / 1000)
         if self._flights or self._claimed:
