@@ -31,7 +31,10 @@ def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 COMMANDS = dict(commands(typer.main.get_command(tree())))
-NAMES = ("demo", "run", "publish", "tail", "show", "why", "status", "check", "copy", "explain", "replay")
+NAMES = (
+    "demo", "new", "dev", "run", "publish", "tail", "show", "why", "status", "check", "copy", "replay",
+    "settings", "doctor", "explain", "completion", "cheat",
+)  # fmt: skip
 
 
 def examples(command: Any) -> list[str]:

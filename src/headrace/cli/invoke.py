@@ -21,6 +21,8 @@ DEBUG = "--debug"
 #: In the order of a first day; each is a module beside this one.
 COMMANDS = (
     "demo",
+    "new",
+    "dev",
     "run",
     "publish",
     "tail",
@@ -33,13 +35,18 @@ COMMANDS = (
     "replay",
     "copy",
     "index",
+    "settings",
+    "doctor",
     "explain",
+    "completion",
+    "cheat",
 )
 #: The error of a wrong command line.  Versions of typer differ in where it lives, not in its heirs.
 _ClickError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 _EPILOG = examples(
     "headrace demo",
+    "headrace new support",
     "headrace run app:app",
     "headrace status",
     more="Exit codes: 0 done; 1 it ran and the answer is no, or some items failed; 2 it could not run"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace import errors
+from headrace.cli.moments import bound_of
 from headrace.cli.options import Index, Journal, Json, Target, examples
 from headrace.cli.output import Exit, Progress, counted, plain, put, put_facts, put_json, say
 
@@ -39,6 +39,45 @@ _REASONS = {
 }
 
 
+# fmt: off
+Version = Annotated[
+    str | None,
+    typer.Option(
+        "--model-version", show_default=False, metavar="VERSION",
+        help="Go on only if the app holds this version: as `model history` names it, or @epoch.",
+    ),
+]
+Side = Annotated[
+    str | None,
+    typer.Option(
+        "--side", show_default=False, metavar="NAME",
+        help="Put results beside the live ones, in topics `<topic>.side.NAME`. [default: replay]",
+    ),
+]
+Again = Annotated[
+    str | None,
+    typer.Option(
+        "--again", show_default=False, metavar="NAME",
+        help="Also what the version has handled before, once under this name; with --side only.",
+    ),
+]
+Begin = Annotated[
+    str | None,
+    typer.Option(
+        "--from", show_default=False, metavar="TIME|OFFSET",
+        help="Begin at this time (UTC, or 15m, 2h, 3d ago) or offset.",
+    ),
+]
+End = Annotated[
+    str | None,
+    typer.Option(
+        "--to", show_default=False, metavar="TIME|OFFSET",
+        help="End before this time, or with this offset.",
+    ),
+]
+# fmt: on
+
+
 def add_to(top: typer.Typer) -> None:
     """Add the command."""
     top.command("replay", epilog=_EPILOG)(_replay)
@@ -49,36 +88,12 @@ def _replay(  # noqa: PLR0913, PLR0917 - one parameter per option
     handler: Annotated[
         str, typer.Argument(metavar="HANDLER", help="app.function, or function.", show_default=False)
     ],
-    version: Annotated[
-        str | None,
-        typer.Option(
-            "--model-version", show_default=False, metavar="VERSION",
-            help="Go on only if the app holds this version: as `model history` names it, or @epoch.",
-        ),
-    ] = None,
-    side: Annotated[
-        str | None,
-        typer.Option(
-            "--side", show_default=False, metavar="NAME",
-            help="Put results beside the live ones, in topics `<topic>.side.NAME`. [default: replay]",
-        ),
-    ] = None,
+    version: Version = None,
+    side: Side = None,
     live: Annotated[bool, typer.Option("--live", help="Put results into the live topics.")] = False,
-    again: Annotated[
-        str | None,
-        typer.Option(
-            "--again", show_default=False, metavar="NAME",
-            help="Also what the version has handled before, once under this name; with --side only.",
-        ),
-    ] = None,
-    first: Annotated[
-        str | None,
-        typer.Option("--from", show_default=False, help="Events from this offset, or this time (UTC), on."),
-    ] = None,
-    last: Annotated[
-        str | None,
-        typer.Option("--to", show_default=False, help="Events to this offset, or before this time (UTC)."),
-    ] = None,
+    again: Again = None,
+    first: Begin = None,
+    last: End = None,
     chain: Annotated[
         str | None,
         typer.Option("--chain", show_default=False, metavar="EVENT", help="Events of the chain of this one."),
@@ -99,16 +114,18 @@ def _replay(  # noqa: PLR0913, PLR0917 - one parameter per option
     """Run history through the version of a handler that this app holds, each event once."""
     from headrace.cli.target import load
     from headrace.ports.replay import SIDE_DEFAULT
+    from headrace.world import SystemClock
 
     if live and side is not None:
         raise errors.CommandInvalid(problem="--side and --live do not go together")
     app = load(target)
     app.configure({"journal": journal, "index": index})
     order = _order(app, handler)
-    bounds: dict[str, Any] = _bounds("from", first) | _bounds("to", last)
+    now_us = SystemClock().wall_us()
+    begin, end = bound_of("--from", first, now_us), bound_of("--to", last, now_us)
     order = replace(
         order, version=version or "", side=None if live else side or SIDE_DEFAULT, again=again,
-        follow=follow, **bounds,
+        from_offset=begin.offset, from_us=begin.us, to_offset=end.offset, to_us=end.us, follow=follow,
     )  # fmt: skip
     run = _Run(app, _rate(rate), chain, dry_run=dry_run, as_json=as_json)
     return asyncio.run(run.whole(order))
@@ -123,24 +140,6 @@ def _order(app: App, name: str) -> Order:
     if found is None:
         raise handler_unknown(name, list(app.handlers))
     return Order(handler=found.name, topic=found.consumes.topic)
-
-
-def _bounds(which: str, text: str | None) -> dict[str, int]:
-    """Return a bound of history: an offset, or a time."""
-    if text is None:
-        return {}
-    if text.isascii() and text.isdecimal():
-        return {f"{which}_offset": int(text)}
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        problem = f"--{which} {text!r} is neither an offset nor a time"
-        hint = (
-            "a time is written 2026-01-31, or 2026-01-31T12:00:00, or with a zone 2026-01-31T12:00:00+02:00"
-        )
-        raise errors.CommandInvalid(problem=problem, hint=hint) from None
-    zoned = time if time.tzinfo else time.replace(tzinfo=UTC)
-    return {f"{which}_us": int((zoned - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000_000)}
 
 
 def _rate(text: str | None) -> float | None:

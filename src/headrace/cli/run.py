@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -76,8 +78,12 @@ def _run(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
         str, typer.Option("--metrics-host", help="Where it listens; there is no password.")
     ] = "127.0.0.1",
     siblings: Annotated[int, typer.Option("--one-of", hidden=True)] = 0,
+    ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
+    standby: Annotated[bool, typer.Option("--standby", hidden=True)] = False,
 ) -> int:  # fmt: skip
     """Handle events until stopped; several may run on one journal, and share the partitions."""
+    if standby and not _called():
+        return Exit.DONE
     flags = {"journal": journal, "index": index, "lease_ms": lease_ms, "durability": durability}
     if not siblings:  # else the first process has said so
         warn_of_environment()
@@ -87,12 +93,26 @@ def _run(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
 
         grace_s = load(flags).stop_grace_ms / 1000
         commands = [
-            _command(target, workers, {**flags, **_metrics_of(number, metrics_host, metrics_port)})
+            command_of(target, workers, {**flags, **_metrics_of(number, metrics_host, metrics_port)})
             for number in range(workers)
         ]
         return Supervisor(commands, grace_s).run()
     where = None if metrics_port is None else (metrics_host, metrics_port)
-    return Process(target, flags, siblings, where).run()
+    return Process(target, flags, siblings, where, ready_fd).run()
+
+
+def _called() -> bool:
+    """Load what every worker needs, and wait for a byte on standard input; its end means: not needed."""
+    from headrace.model.onnx import runtime
+
+    for name in ("journal.sqlite", "runtime.worker"):
+        importlib.import_module(f"headrace.{name}")
+    with suppress(errors.ExtraMissing):
+        runtime()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # on a terminal it is for those who work
+    called = bool(os.read(0, 1))
+    signal.signal(signal.SIGINT, before)
+    return called
 
 
 def _metrics_of(number: int, host: str, port: int | None) -> dict[str, Any]:
@@ -104,7 +124,7 @@ def _metrics_of(number: int, host: str, port: int | None) -> dict[str, Any]:
     return {"metrics_host": host, "metrics_port": port + number if port else 0}
 
 
-def _command(target: str, workers: int, flags: dict[str, Any]) -> list[str]:
+def command_of(target: str, workers: int, flags: dict[str, Any]) -> list[str]:
     """Return the command line of one of several workers."""
     options = [
         part
@@ -119,10 +139,17 @@ class Process:
     """One worker process: signals, settings of the interpreter, and what is told on stderr."""
 
     def __init__(
-        self, target: str, flags: dict[str, Any], siblings: int, metrics: tuple[str, int] | None = None
+        self,
+        target: str,
+        flags: dict[str, Any],
+        siblings: int,
+        metrics: tuple[str, int] | None = None,
+        ready_fd: int | None = None,
     ) -> None:
         self._target, self._flags, self._siblings = target, flags, siblings
         self._metrics = metrics
+        #: Where to say that this process serves.
+        self._ready_fd = ready_fd
         self._stop = asyncio.Event()
         self._clock = SystemClock()
         self._interrupted = False
@@ -157,6 +184,9 @@ class Process:
                 await worker.finish()
                 raise
             self._tell_start(app, worker)
+            if self._ready_fd is not None:
+                os.write(self._ready_fd, b"\n")
+                os.close(self._ready_fd)
             _freeze()
             beside = [asyncio.create_task(self._tell_partitions(worker))]
             if watch is not None:

@@ -20,9 +20,19 @@ CHAIN_EVENTS_MAX = 1_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+#: An event is committed some time after it was given its time: the longest wait of a publisher, and a little.
+SKEW_US_MAX = 60_000_000
+
+
 def moment(us: int) -> datetime:
     """Return microseconds since 1970 as a time."""
     return _EPOCH + timedelta(microseconds=us)
+
+
+def us_of(time: datetime) -> int:
+    """Return a time as microseconds since 1970."""
+    since = time - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 class StoredEvent(NamedTuple):
@@ -247,8 +257,14 @@ class Decided(NamedTuple):
     problem: str = ""
 
 
-#: Says which events are shown.
-Wanted = Callable[[StoredEvent], bool]
+#: Which events are wanted.
+Fits = Callable[[StoredEvent], bool]
+
+
+def always(event: StoredEvent) -> bool:
+    """Return that an event is wanted."""
+    del event
+    return True
 
 
 class Feed(Protocol):
@@ -257,8 +273,11 @@ class Feed(Protocol):
     On Kafka order holds within a partition only.
     """
 
-    async def newest(self, count: int, wanted: Wanted | None = None) -> list[StoredEvent]:
-        """Return the last events (that are wanted), oldest first; `page` goes on behind them."""
+    #: Commit order holds over all partitions.
+    ordered: bool
+
+    async def newest(self, count: int, fits: Fits = always) -> list[StoredEvent]:
+        """Return the last events that fit, oldest first; `page` goes on behind them."""
         ...
 
     async def page(self) -> list[StoredEvent]:
@@ -308,8 +327,11 @@ class Look(Protocol):
         """Return which version has handled what, of a handler or of all; raises `HandlerUnknown`."""
         ...
 
-    def feed(self, topic: str | None = None, from_offset: int = 0) -> Feed:
-        """Return the events (of a topic) from an offset on, on Kafka from that of each partition."""
+    def feed(self, topic: str | None = None, from_offset: int = 0, from_us: int | None = None) -> Feed:
+        """Return the events (of a topic) from an offset on, on Kafka from that of each partition.
+
+        ``from_us``: what is surely older than this time (microseconds since 1970) may be left out.
+        """
         ...
 
     async def find(self, text: str, *, topic: str | None = None) -> StoredEvent:
