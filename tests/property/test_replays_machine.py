@@ -6,6 +6,7 @@ go on; after every step the rules of the ledger hold (`SqliteLedger.breaches`), 
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -89,4 +90,6 @@ class ReplaysMachine(RuleBasedStateMachine):
 
 
 TestReplays = ReplaysMachine.TestCase
-TestReplays.settings = settings(stateful_step_count=40)
+TestReplays.settings = settings(stateful_step_count=25)
+#: Each step reads the whole ledger anew: on a busy machine that takes longer than a test has by default.
+TestReplays.pytestmark = [pytest.mark.timeout(600)]  # type: ignore[attr-defined]  # read by pytest alone
