@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +12,17 @@ from headrace import errors
 from headrace.event.contract import Event
 from headrace.event.envelope import Head, Stamp
 from headrace.gate.retry import Dead, RetryPolicy, decide
-from headrace.ports import FIRST_ATTEMPT, Attempt, Batch, DeadLetter, OpenState, Outcome, Row, Waiting
+from headrace.ports import (
+    FIRST_ATTEMPT,
+    Attempt,
+    Batch,
+    BatchReport,
+    DeadLetter,
+    OpenState,
+    Outcome,
+    Row,
+    Waiting,
+)
 from headrace.runtime.gather import Ask, Gather
 from headrace.runtime.plan import Plan
 
@@ -174,6 +185,24 @@ class Landing(NamedTuple):
     outcome: Outcome
     #: Is that all?
     complete: bool
+
+    def report(
+        self, dropped: AbstractSet[int], latencies_us: list[int], commit_s: float | None
+    ) -> BatchReport:
+        """Return what an observer is told when it has been committed, but for what was dropped."""
+        outcome = self.outcome
+        kept = [one for one in outcome.waiting if one.row[0] not in dropped]
+        return BatchReport(
+            handler=self.flight.plan.handler.name,
+            version=self.flight.plan.version.name,
+            latencies_us=latencies_us,
+            emitted=len(outcome.emitted),
+            waiting=len(outcome.waiting),
+            dead=len(outcome.dead),
+            retried=sum(one.state is OpenState.RETRY for one in kept),
+            reasons=tuple(one.reason for one in outcome.dead if one.row[0] not in dropped),
+            commit_s=commit_s,
+        )
 
 
 def _coded(error: BaseException, handler: str) -> errors.HeadraceError:
