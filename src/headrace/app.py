@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 from uuid import UUID
@@ -11,6 +11,7 @@ from headrace import errors
 from headrace.event.contract import NAME, Contract, Event, contract_of
 from headrace.event.envelope import PRINCIPAL_CHARS_MAX
 from headrace.event.lineage import check_text
+from headrace.gate.retention import Retention
 from headrace.gate.retry import RetryPolicy
 from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, EXACTLY_ONCE, Handler, caller_names, declare
 from headrace.runtime.publish import Options, ParentRef, Publisher, Unit
@@ -20,7 +21,7 @@ from headrace.wiring import journal_of
 if TYPE_CHECKING:
     import asyncio
 
-    from headrace.ports import Chance, Clock, Faults, Journal, Model, Observer
+    from headrace.ports import Chance, Clock, Faults, Journal, Keep, Model, Observer
     from headrace.runtime.worker import Worker
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,8 +40,10 @@ class App:
 
     ``name`` is part of the name of each handler (``name.function``), under which the journal keeps its
     progress.  ``journal`` overrides the setting of that name.  ``events`` names event classes that no
-    handler mentions, so that they are known on their topics.  An app can be opened, run and closed by one
-    event loop at a time; it holds nothing open until then, so it may be imported before a fork.
+    handler mentions, so that they are known on their topics.  ``retention`` says how long the topics of
+    event classes keep their events (``{Ticket: Retention(age=timedelta(days=30))}``); others keep them for
+    ever.  An app can be opened, run and closed by one event loop at a time; it holds nothing open until
+    then, so it may be imported before a fork.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class App:
         events: Iterable[type[Event]] = (),
         principal: str | None = None,
         settings: Settings | None = None,
+        retention: Mapping[type[Event], Retention] | None = None,
     ) -> None:
         if not NAME.fullmatch(name):
             raise errors.ContractInvalid(
@@ -70,6 +74,7 @@ class App:
         self._stamps: dict[str, int] = {}
         for event in events:
             self._know(contract_of(event))
+        self.retention = dict(self._keeps(retention or {}))
 
     # --- declaring ----------------------------------------------------------------------------
 
@@ -89,6 +94,7 @@ class App:
         start: str = "earliest",
         offload: str = "thread",
         delivery: str = EXACTLY_ONCE,
+        was: str | None = None,
     ) -> Callable[[F], F]: ...
     def handler(  # noqa: PLR0913 - every argument is a keyword with a default
         self,
@@ -103,6 +109,7 @@ class App:
         start: str = "earliest",
         offload: str = "thread",
         delivery: str = EXACTLY_ONCE,
+        was: str | None = None,
     ) -> F | Callable[[F], F]:
         """Declare a function as a handler; it stays an ordinary function that can be called.
 
@@ -112,7 +119,8 @@ class App:
         decides what counts as handled: changed code without a changed ``version`` is not handled again.
         ``start`` is where a handler that is new to the journal begins: ``earliest`` or ``latest``.
         ``delivery="at_least_once"``: on Kafka what is emitted does not wait for a transaction; after a crash
-        events may be handled again, and what they emit appear twice, under the same ids.
+        events may be handled again, and what they emit appear twice, under the same ids.  ``was`` is the name
+        that the function had before: the renamed handler goes on where that one was.
 
         Raises `SignatureInvalid`, `HandlerTwice`, `TypeTwice`.
         """
@@ -131,6 +139,7 @@ class App:
                 start=start,
                 offload=offload,
                 delivery=delivery,
+                was=was,
                 local_names=local_names,
             )
             self._register(declared)
@@ -139,12 +148,27 @@ class App:
         return register if fn is None else register(fn)
 
     def _register(self, handler: Handler) -> None:
-        known = self.handlers.get(handler.name)
-        if known is not None:
-            raise errors.HandlerTwice(handler=handler.name, first=known.where, second=handler.where)
+        for known in self.handlers.values():
+            if {known.name, known.was} & {handler.name, handler.was} - {
+                None
+            }:  # one of them would have no history
+                raise errors.HandlerTwice(handler=handler.name, first=known.where, second=handler.where)
         for contract in (handler.consumes, *handler.emits):
             self._know(contract)
         self.handlers[handler.name] = handler
+
+    def _keeps(self, retention: Mapping[type[Event], Retention]) -> Iterator[tuple[str, Keep]]:
+        """Yield the rule of each topic; raises `RetentionInvalid`."""
+        told: dict[str, Keep] = {}
+        for event, rule in retention.items():
+            contract = contract_of(event)
+            self._know(contract)
+            keep = rule.keep(contract.topic)
+            if told.setdefault(contract.topic, keep) != keep:
+                raise errors.RetentionInvalid(
+                    topic=contract.topic, problem="two event classes say different things"
+                )
+            yield contract.topic, keep
 
     def _know(self, contract: Contract) -> None:
         known = self.contracts.setdefault(contract.type, contract)
@@ -313,6 +337,8 @@ class App:
             settings=WorkerSettings(
                 lease_ms=settings.lease_ms,
                 stop_grace_ms=settings.stop_grace_ms,
+                keeps=tuple(self.retention.values()),
+                dedup_window_s=settings.dedup_window_s,
                 limits=Limits(settings.payload_bytes_max, settings.depth_max),
             ),
         )

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from headrace.errors.care import (
+    BackupRefused,
+    EventErased,
+    HandlerRetired,
+    JournalOlder,
+    NotOnKafka,
+    RenameRefused,
+    RetentionElsewhere,
+    RetentionInvalid,
+    RetireRefused,
+    WalHeld,
+)
 from headrace.errors.event import (
     ContentTypeRefused,
     ContractInvalid,
@@ -96,6 +108,7 @@ from headrace.errors.usage import (
 )
 
 __all__ = [
+    "BackupRefused",
     "CodeUnknown",
     "CommandInvalid",
     "ContentTypeRefused",
@@ -112,6 +125,7 @@ __all__ = [
     "EmitsTooMany",
     "EnvelopeInvalid",
     "EventConflict",
+    "EventErased",
     "EventError",
     "EventExpired",
     "EventNotFound",
@@ -120,6 +134,7 @@ __all__ = [
     "HandlerCrashed",
     "HandlerError",
     "HandlerFailed",
+    "HandlerRetired",
     "HandlerTwice",
     "HandlerUnknown",
     "HeadCorrupt",
@@ -140,6 +155,7 @@ __all__ = [
     "JournalLoopBound",
     "JournalMissing",
     "JournalNewer",
+    "JournalOlder",
     "JournalOnNetwork",
     "JournalReadOnly",
     "JournalUnavailable",
@@ -153,6 +169,7 @@ __all__ = [
     "ModelMissing",
     "ModelOutput",
     "ModelPathRefused",
+    "NotOnKafka",
     "ParentCycle",
     "ParentMissing",
     "PayloadInvalid",
@@ -161,6 +178,10 @@ __all__ = [
     "PoolCrashed",
     "RecordTooLarge",
     "RedriveRefused",
+    "RenameRefused",
+    "RetentionElsewhere",
+    "RetentionInvalid",
+    "RetireRefused",
     "SettingInvalid",
     "SettingsUnreadable",
     "SignatureInvalid",
@@ -174,6 +195,7 @@ __all__ = [
     "UsageError",
     "VersionInactive",
     "VersionUnknown",
+    "WalHeld",
     "catalogue",
     "headline",
 ]

@@ -359,9 +359,10 @@ class Server:
 
     def _log_dead(self, letters: list[DeadLetter]) -> None:
         for letter in letters:
+            # Not the error itself: its text may hold what the payload holds, and logs are not erased.
             _log.error(
-                "%s: event at %s goes to the dead letters (%s, %s): %s",
-                self.name, self._where(letter.row), letter.reason, letter.code, letter.error,
+                "%s: event %s at %s goes to the dead letters (%s, %s); `headrace dlq show` has the error",
+                self.name, text_of(letter.row[2]), self._where(letter.row), letter.reason, letter.code,
             )  # fmt: skip
 
     # --- the end ------------------------------------------------------------------------------
