@@ -137,7 +137,8 @@ class Run:
 
     async def backup(self, *, killed: bool) -> None:
         """Make a backup; of one that was killed nothing stands under its name."""
-        name = f"backup-{self.tally['backups']}-{self.tally['backup_kills']}.db"
+        self.tally["backups_begun"] += 1
+        name = f"backup-{self.tally['backups_begun']}.db"
         began = time.monotonic()
         found = await self.command("backup", killed=killed, target=name)
         there = (self.folder / name).exists()

@@ -269,3 +269,24 @@ async def test_what_an_app_no_longer_says_is_forgotten(lab: Lab) -> None:
     told = {one.name: (one.age_us, one.bytes_max) for one in topics(reader)}
     assert told == {TOPIC: (2 * DAY_US, None), OUT: (None, None)}
     reader.close()
+
+
+async def test_a_long_backlog_is_not_read_again_and_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round ends after some looks in vain, and the next one goes on behind them."""
+    monkeypatch.setattr("headrace.journal.retention.LOOK_ROWS_MAX", 2)
+    monkeypatch.setattr("headrace.journal.retention.VAIN_LOOKS_MAX", 3)
+    member = await lab.member()
+    await lab.publish(*["a"] * 12, "b")
+    batch = await member.taken()
+    done = [row for row in batch.rows if member.key(row) == "b"]
+    waiting = [member.waits(batch, row, after_ms=1e12) for row in batch.rows if row not in done]
+    await member.settle(batch, Outcome(done=done, waiting=waiting))
+    lab.clock.advance(2 * 86_400)
+    one = sweeper(await lab.journal())
+
+    left = []
+    for _ in range(3):
+        await swept(lab, one)
+        left.append(len(lab.ledger.offsets(1)))
+
+    assert left == [13, 13, 12]

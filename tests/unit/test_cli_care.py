@@ -12,9 +12,13 @@ import pytest
 from tests.unit.shop import DEAD, HANDLED, WAITING, change, made_app, made_journal, settle
 from tests.unit.terminal import here
 
+from headrace.app import World
 from headrace.cli.output import Exit
 from headrace.journal.file import JOURNAL
 from headrace.journal.queries import read
+from headrace.journal.source import Source
+from headrace.journal.sqlite import SqliteJournal
+from headrace.ports import Keep
 
 Capture = pytest.CaptureFixture[str]
 KAFKA = "kafka://nowhere:9092"
@@ -179,6 +183,27 @@ def test_what_a_killed_backup_left_is_removed(capsys: Capture, journal: str) -> 
     here(capsys, "backup", "copy.db")
 
     assert [one.exists() for one in (gone, lives, other)] == [False, True, True]
+
+
+def test_what_is_left_can_be_copied(journal: str) -> None:
+    """A journal that moves to Kafka counts what there is: what is gone stays behind."""
+
+    async def sweep() -> None:
+        world = World()
+        one = SqliteJournal(journal, clock=world.clock, chance=world.chance, faults=world.faults)
+        await one.open()
+        sweeper = one.sweeper("shop", (Keep("orders", 1, None),), 10**15)
+        while await sweeper.step():
+            pass
+        await one.close()
+
+    asyncio.run(sweep())
+    source = Source(journal, World().clock)
+    pack = next(one for one in source.subscriptions() if one.handler == "shop.pack")
+    source.close()
+
+    assert sum(part.taken for part in pack.parts) == sum(part.dead for part in pack.parts) == DEAD
+    assert sum(part.done for part in pack.parts) == 0
 
 
 # --- erase ------------------------------------------------------------------------------------

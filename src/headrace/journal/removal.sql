@@ -25,9 +25,10 @@ SELECT value FROM meta WHERE name = 'salt';
 -- Remove events.
 DELETE FROM event WHERE seq IN (SELECT value FROM json_each(?));
 -- name: positions_of_topic
--- All positions over a topic, of retired handlers too.
+-- All positions that count every event of a topic, of retired handlers too.
 SELECT position.sub, position.tp, position.start, position.high FROM subscription
-CROSS JOIN position ON position.sub = subscription.id WHERE subscription.topic = ?;
+CROSS JOIN position ON position.sub = subscription.id
+WHERE subscription.topic = ? AND subscription.kind IN ('live', 'retired');
 -- name: position_gone
 -- Count events that are gone; of those that were not taken yet, that they are taken and expired.
 UPDATE position SET gone = gone + ?1, taken = taken + ?2, expired = expired + ?2 WHERE sub = ?3 AND tp = ?4;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,22 @@ SWEEP_EVERY_US = 5_000_000
 STEP_ROWS_MAX, STEP_BYTES_MAX = 250, 4 << 20
 #: Events that one step looks at: those that are held are passed over.
 LOOK_ROWS_MAX = 1_000
+#: Looks of one round that find only what is held: a long backlog is not read again and again.
+VAIN_LOOKS_MAX = 20
 #: Events that one step counts the bytes of: a millisecond or two.
 COUNT_ROWS_MAX = 2_000
+
+
+@dataclass(slots=True)
+class _Round:
+    """One look through a topic, over several steps."""
+
+    topic: int
+    rule: Keep
+    #: The offset looked at last.
+    after: int
+    #: Looks that have found nothing to remove.
+    vain: int = 0
 
 
 class SqliteSweeper:
@@ -42,8 +57,9 @@ class SqliteSweeper:
         self._began_us = 0
         #: The rules with the numbers of their topics, once they are declared.
         self._declared: list[tuple[int, Keep]] | None = None
-        #: Topics of this round that are still to be swept: number, rule, the offset looked at last.
-        self._todo: list[tuple[int, Keep, int]] = []
+        self._todo: list[_Round] = []
+        #: Where a round over a topic was broken off: the next one goes on there.
+        self._broken_off: dict[int, int] = {}
 
     async def step(self) -> bool:
         """Do one short piece of work; returns whether there is more to do at once."""
@@ -81,21 +97,26 @@ class SqliteSweeper:
             if self._db.row(self._queries.due, bindings) is not None:
                 begin = partial(self._db.row, self._queries.begin_sweep, bindings)
                 if await self._db.write(begin, **_UNTOLD) is not None:
-                    self._todo.append((topic, rule, 0))
+                    self._todo.append(_Round(topic, rule, self._broken_off.pop(topic, 0)))
 
     async def _sweep(self, now: int) -> None:
         """Do a piece of the first topic that is still to be swept."""
-        topic, rule, after = self._todo[0]
-        if rule.bytes_max is not None and await self._db.write(partial(self._count, topic), **_UNTOLD):
+        one = self._todo[0]
+        if one.rule.bytes_max is not None and await self._db.write(
+            partial(self._count, one.topic), **_UNTOLD
+        ):
             return
-        found, upto = self._find(topic, rule, after, now)
+        found, upto = self._find(one, now)
         if found:
-            await self._db.write(lambda: self._remove(topic, found), **_UNTOLD)
+            await self._db.write(partial(self._remove, one.topic, found), **_UNTOLD)
             self._db.faults.at("remove.committed")
-        if upto is None:
-            self._todo.pop(0)
         else:
-            self._todo[0] = (topic, rule, upto)
+            one.vain += 1
+        if upto is None or one.vain >= VAIN_LOOKS_MAX:
+            self._todo.pop(0)
+            self._broken_off[one.topic] = upto or 0
+        else:
+            one.after = upto
 
     def _count(self, topic: int) -> bool:
         """Inside a transaction: add a page of new events to the size of a topic, if there is any.
@@ -111,12 +132,13 @@ class SqliteSweeper:
         self._db.ex(self._queries.count, (last, size, topic))
         return True
 
-    def _find(self, topic: int, rule: Keep, after: int, now: int) -> tuple[list[Doomed], int | None]:
+    def _find(self, one: _Round, now: int) -> tuple[list[Doomed], int | None]:
         """Return events to be removed, and where to go on; ``None`` when all others may stay.
 
         Events never change, so what is read here, without the write lock, stays true.
         """
-        rows = self._db.rows(self._queries.oldest, (topic, after, LOOK_ROWS_MAX))
+        topic, rule = one.topic, one.rule
+        rows = self._db.rows(self._queries.oldest, (topic, one.after, LOOK_ROWS_MAX))
         size = self._db.row(self._queries.size, (topic,))
         excess = size[1] - rule.bytes_max if rule.bytes_max is not None and size is not None else 0
         oldest_us = None if rule.age_us is None else now - rule.age_us
@@ -132,9 +154,9 @@ class SqliteSweeper:
                 continue
             if chosen and (len(chosen) == STEP_ROWS_MAX or size_bytes > room):
                 return chosen, chosen[-1].seq
-            one = self._doomed(seq)
-            if one is not None:
-                chosen.append(one)
+            gone = self._doomed(seq)
+            if gone is not None:
+                chosen.append(gone)
                 excess, room = excess - size_bytes, room - size_bytes
         return chosen, rows[-1][0] if len(rows) == LOOK_ROWS_MAX else None
 
