@@ -35,6 +35,8 @@ from headrace.errors.handler import (
     HandlerFailed,
     HandlerTwice,
     PoolCrashed,
+    ProviderFailed,
+    ProviderInvalid,
     SignatureInvalid,
 )
 from headrace.errors.journal import (
@@ -159,6 +161,8 @@ __all__ = [
     "PayloadTooLarge",
     "PayloadUndecodable",
     "PoolCrashed",
+    "ProviderFailed",
+    "ProviderInvalid",
     "RecordTooLarge",
     "RedriveRefused",
     "SettingInvalid",
