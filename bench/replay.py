@@ -21,6 +21,7 @@ from latency import SIDES, WARM_S, WINDOW_S, Routed, Ticket, answer, app_of, cha
 
 from headrace import App, Model
 from headrace.ports.replay import Order, ReplayPlan
+from headrace.runtime.replay import ReplayWorker
 
 TARGETS = {"ratio": "<= 1.2"}
 #: Events that are there before: more than a replay gets through in a window.
@@ -75,7 +76,7 @@ def replay(path: Path, pipe: Connection) -> None:
             while await loop.run_in_executor(None, heard, pipe):
                 turn += 1
                 order = Order(handler="support.route", topic="tickets", side="trial", again=f"turn-{turn}")
-                worker, stop = app.replayer(order), asyncio.Event()
+                worker, stop = ReplayWorker(app.worker(), order), asyncio.Event()
                 begun = await worker.begin()
                 assert not isinstance(begun, ReplayPlan), "there is history"
                 pipe.send(None)

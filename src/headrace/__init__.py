@@ -6,13 +6,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.app import App, Published
+    from headrace.app import App
     from headrace.event.contract import Event
     from headrace.event.envelope import Envelope
     from headrace.event.label import Label
+    from headrace.gate.retention import Retention
     from headrace.gate.retry import RetryPolicy
     from headrace.model import Model
     from headrace.runtime.context import Context
+    from headrace.runtime.outlet import Published
     from headrace.runtime.publish import Options
 
 #: Where each public name lives; loaded when it is first used, so that a small app starts quickly.
@@ -24,12 +26,24 @@ _HOME = {
     "Label": "headrace.event.label",
     "Model": "headrace.model",
     "Options": "headrace.runtime.publish",
-    "Published": "headrace.app",
+    "Published": "headrace.runtime.outlet",
+    "Retention": "headrace.gate.retention",
     "RetryPolicy": "headrace.gate.retry",
 }
 
 __version__ = "0.1.0"
-__all__ = ["App", "Context", "Envelope", "Event", "Label", "Model", "Options", "Published", "RetryPolicy"]
+__all__ = [
+    "App",
+    "Context",
+    "Envelope",
+    "Event",
+    "Label",
+    "Model",
+    "Options",
+    "Published",
+    "Retention",
+    "RetryPolicy",
+]
 
 
 def __getattr__(name: str) -> Any:

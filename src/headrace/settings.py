@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, cast, get_type_hints
 from headrace import errors
 
 ENVIRONMENT = "HEADRACE_"
+#: The journal of one process, for tests.
+MEMORY = ":memory:"
 #: Names in the environment that are no settings: they are about the terminal of one command.
 _OTHERS = ("NO_PROGRESS",)
 
@@ -34,6 +36,10 @@ class Settings:
     lease_ms: int = 10_000
     #: How long a stopping worker lets handlers finish.
     stop_grace_ms: int = 10_000
+    #: How long the id and the causes of an event are known after retention has removed its payload: 30 days.
+    dedup_window_s: int = 2_592_000
+    #: How ``headrace run`` and ``dev`` log: ``text`` for people, ``json`` for programs.
+    log_format: str = "text"
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -100,7 +106,10 @@ _BOUNDS = {
     "depth_max": (1, 1 << 20),
     "lease_ms": (100, 3_600_000),
     "stop_grace_ms": (0, 3_600_000),
+    "dedup_window_s": (1, 3_153_600_000),
 }
+
+_CHOICES = {"durability": ("full", "normal"), "log_format": ("text", "json")}
 
 
 def _check(name: str, value: Any, origin: str) -> None:
@@ -109,8 +118,8 @@ def _check(name: str, value: Any, origin: str) -> None:
     problem = ""
     if high and not low <= value <= high:
         problem = f"it is {low:,} to {high:,}, not {value:,}"
-    elif name == "durability" and value not in ("full", "normal"):
-        problem = f"it is 'full' or 'normal', not {value!r}"
+    elif name in _CHOICES and value not in _CHOICES[name]:
+        problem = f"it is {' or '.join(map(repr, _CHOICES[name]))}, not {value!r}"
     if problem:
         raise errors.SettingInvalid(name=name, origin=origin, problem=problem)
 

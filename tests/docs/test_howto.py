@@ -1,121 +1,91 @@
-"""The how-to pages that need no server are followed line by line: what they say is what happens."""
+"""What the how-tos of a journal in a file show is typed in, block after block, in a folder of its own."""
 
 from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from headrace.errors import catalogue
-
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "upgrade-a-model.md").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
+PAGES = ("care.md", "delete-a-person.md")
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PATIENCE_S = 60.0
+#: A page is a session of one shell; one that hangs is a failure.
+PATIENCE_S = 120
+#: Whatever a page has started is ended by its own number when the session ends.
+BEGIN = "set -e\nset -m\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n"
+#: A person who types gives a worker time to do what it has to: until nothing waits.
+IDLE = (
+    "for _ in $(seq 200); do headrace status --json 2>/dev/null"
+    ' | grep -q \'"waiting": 0, "running": 0\' && break; sleep 0.1; done\n'
+)
 
 
-class Reader:
-    """Somebody who types what the page says, in one folder; jobs in the background have numbers."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        own = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-        bin_ = str(Path(sys.executable).parent)
-        self._environment = own | {"PATH": f"{bin_}{os.pathsep}{own.get('PATH', '')}", "NO_COLOR": "1"}
-        self._jobs: dict[int, subprocess.Popen[bytes]] = {}
-        self.printed = ""
-
-    def type(self, line: str) -> None:
-        """Do what a line says."""
-        if line.endswith(" &"):
-            number = next(n for n in range(1, 9) if n not in self._jobs)
-            words = line.removesuffix(" &").split()
-            self._jobs[number] = subprocess.Popen(
-                words, cwd=self._folder, env=self._environment, stderr=subprocess.DEVNULL
-            )
-        elif line.startswith("kill %"):
-            job = self._jobs.pop(int(line.removeprefix("kill %")))
-            job.send_signal(signal.SIGTERM)
-            assert job.wait(PATIENCE_S) in (0, 130)
-        else:
-            ran = subprocess.run(
-                ["bash", "-c", line], cwd=self._folder, env=self._environment, capture_output=True,
-                check=False, timeout=PATIENCE_S,
-            )  # fmt: skip
-            assert ran.returncode == 0, f"{line}\n{ran.stderr.decode()}"
-            self.printed = ran.stdout.decode()
-
-    def until(self, line: str, fits: Callable[[str], bool]) -> None:
-        """Type a line again and again, until it prints what it should."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            self.type(line)
-            if fits(self.printed):
-                return
-            assert time.monotonic() < deadline, self.printed
-
-    def leave(self) -> None:
-        """End what still runs."""
-        for job in self._jobs.values():
-            job.kill()
-            job.wait()
+def blocks(page: str) -> list[tuple[str, str, str]]:
+    """Return the blocks of a page: language, file, text."""
+    text = (ROOT / "docs" / "how-to" / page).read_text("utf-8")
+    return [(found[1], found[2] or "", found[3]) for found in BLOCK.finditer(text)]
 
 
-@pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
-    """A reader with the files of the page."""
-    for kind, name, text in BLOCK.findall(PAGE):
+def typed(folder: Path, page: str) -> subprocess.CompletedProcess[str]:
+    """Type in all commands of a page, one after the other, in one shell."""
+    for kind, name, text in blocks(page):
         if kind == "python" and name:
-            (tmp_path / name).write_text(text, "utf-8")
-    found = Reader(tmp_path)
-    yield found
-    found.leave()
+            (folder / name).write_text(text, "utf-8")
+    script = BEGIN
+    for kind, _, text in blocks(page):
+        if kind == "sh":
+            script += text + (IDLE if text.rstrip().endswith("&") or "run app:app &" in text else "")
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{own.get('PATH', '')}"
+    return subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=own | {"PATH": path, "NO_COLOR": "1"}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
 
 
-def done(count: int) -> Callable[[str], bool]:
-    """Return whether the live handler has finished so many events, by ``status --json``."""
-    return lambda text: f'"done": {count}, "dead": 0, "expired"' in text
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_the_commands_of_a_page_work(tmp_path: Path, page: str) -> None:
+    """Each ends with exit code 0, in the order in which a reader meets them."""
+    ran = typed(tmp_path, page)
+
+    assert ran.returncode == 0, ran.stdout
+    assert "warning:" not in ran.stdout
+    assert "verify: clean" in ran.stdout
 
 
-@pytest.mark.timeout(180)
-def test_a_model_is_upgraded_as_the_page_says(reader: Reader) -> None:
-    """Tried on a side, compared, shadowed, live, and back: each event once per version."""
-    history, plan, run, compare, shadow, live, back, again = [
-        text.splitlines() for kind, _, text in BLOCK.findall(PAGE) if kind == "sh"
-    ]
-    for line in history:
-        reader.type(line)
-    reader.until("headrace status --json", done(2))
-    reader.type(*plan)
-    assert reader.printed.startswith("2 events would be replayed, on side trial")
-    reader.type(*run)
-    assert reader.printed.startswith("2 of 2 events handled, 2 emitted, 0 dead, 0 left, on side trial")
-    for line, wanted in zip(compare, ('"team":"billing"', "complete", "and 2 in replays"), strict=True):
-        reader.type(line)
-        assert wanted in reader.printed
-    for line in shadow[:2]:
-        reader.type(line)
-    reader.until(shadow[2], lambda text: len(text.splitlines()) == 3)
-    reader.type(shadow[3])
-    for line in live[:-1]:
-        reader.type(line)
-    reader.until(live[-1], lambda text: "2 has handled 1, and 3 in replays" in text)
-    for line in back:
-        reader.type(line)
-    assert "support.route" in reader.printed
-    reader.type(*again)
-    assert '"allotted": 4' in reader.printed
-    reader.type("headrace status --verify")
+def test_care_does_what_it_says(tmp_path: Path) -> None:
+    """The restored journal goes on, and the handler ends as retired."""
+    said = typed(tmp_path, "care.md").stdout
+
+    assert "monday.db: 2 events" in said
+    assert "topic tickets: 1 event, kept for 30 d" in said
+    assert "support.route is retired: 0 open events closed, 0 not taken" in said
 
 
-def test_the_errors_of_the_page_are_there() -> None:
-    """Each code that the page names is one of the catalogue."""
-    named = set(re.findall(r"HR-E\d+", PAGE))
-    assert len(named) > 2
-    assert named <= set(catalogue())
+def test_nothing_is_left_of_a_person(tmp_path: Path) -> None:
+    """What followed without a key is gone as well; the other person's events are whole."""
+    said = typed(tmp_path, "delete-a-person.md").stdout
+
+    held = b"".join(one.read_bytes() for one in tmp_path.iterdir() if one.name.startswith("headrace.db"))
+    assert b"I am Ada" not in held, said
+    assert held.count(b"I am Bob") >= 2
+    assert "2 events and 0 dead letters are erased" in said
+
+
+def test_code_that_is_not_a_file_fits_the_app(tmp_path: Path) -> None:
+    """The renaming that the page shows is declared without a fault."""
+    app = next(text for kind, name, text in blocks("care.md") if name == "app.py")
+    piece = next(text for kind, name, text in blocks("care.md") if kind == "python" and not name)
+    (tmp_path / "app.py").write_text(
+        app.replace("@app.handler\nasync def route", "async def route") + piece, "utf-8"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "headrace", "check", "app:app"],
+        cwd=tmp_path, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, "no findings" in ran.stdout) == (0, True), ran.stdout + ran.stderr

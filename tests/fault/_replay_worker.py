@@ -27,6 +27,7 @@ from headrace.errors import EmitRefused, ModelError
 from headrace.journal import redrive
 from headrace.ports import NoFaults
 from headrace.ports.replay import Order, ReplayPlan
+from headrace.runtime.replay import ReplayWorker
 from headrace.settings import Settings
 from headrace.testing import CrashAt
 
@@ -135,7 +136,7 @@ async def replay(app: App, task: Task) -> None:
     """Run history through the new weights, as `headrace replay` does; exit code 5 when nothing was left."""
     stop = stopped()
     order = Order(handler=HANDLER, topic="tickets", side=None if task.live else SIDE)
-    worker = app.replayer(order, rate=RATE)
+    worker = ReplayWorker(app.worker(), order, rate=RATE)
     try:
         if isinstance(await worker.begin(), ReplayPlan):
             raise SystemExit(5)

@@ -12,8 +12,12 @@ from headrace import errors
 from headrace.event.lineage import uuid7
 from headrace.journal import redrive
 from headrace.journal.connection import Connection
+from headrace.journal.erase import erase
 from headrace.journal.replays import SqliteReplays
-from headrace.ports import NoFaults, OpenState, Outcome, VersionInfo
+from headrace.journal.retention import SWEEP_EVERY_US
+from headrace.journal.sqlite import SqliteJournal
+from headrace.journal.verify import verify
+from headrace.ports import Keep, NoFaults, OpenState, Outcome, VersionInfo
 from headrace.ports.replay import ReplayPlan
 from headrace.testing import FailAt
 
@@ -585,4 +589,56 @@ async def test_an_extension_is_whole_or_not_at_all(lab: Lab) -> None:
         assert await replays.extend(runner.subscription) == 0
         assert (await runner.state()).allotted == 1 + 2 * count
     assert len(await everything(runner)) == 7
+    lab.sound()
+
+
+# --- what goes ----------------------------------------------------------------------------------
+
+
+async def test_retention_waits_for_what_a_replay_still_has_to_handle(lab: Lab) -> None:
+    """Not for what it was not allotted; once it is complete nothing waits for it."""
+    member = await lived(lab, "a", "b", "c", "d")
+    all_of_it = lab.ledger.offsets(member.subscription.topic.id)
+    runner = await running(lab, NEW, to_offset=all_of_it[1])
+    lab.clock.advance(2 * 86_400)
+    for one in lab.members:
+        one.worker.renew()
+    sweeper = (await lab.journal()).sweeper("lab", (Keep(TOPIC, 86_400_000_000, None),), 10**12)
+
+    async def swept() -> list[int]:
+        lab.clock.advance(SWEEP_EVERY_US / 1e6)
+        while await sweeper.step():
+            lab.sound()
+        return lab.ledger.offsets(member.subscription.topic.id)
+
+    assert await swept() == all_of_it[:2]
+    for one in lab.members:
+        one.worker.renew()
+    await runner.balance()
+    assert await everything(runner) == all_of_it[:2]
+    assert await swept() == []
+    assert (await runner.state()).complete
+    journal = await lab.journal()
+    assert isinstance(journal, SqliteJournal)
+    reader = journal.reader()
+    assert verify(reader) == []
+    reader.close()
+
+
+async def test_what_is_erased_is_no_longer_replayed(lab: Lab) -> None:
+    """In hand, or still to be taken: it is closed, the rest goes on, and the replay comes to its end."""
+    await lived(lab, "a", "a", "b", "b")
+    runner = await running(lab, NEW)
+    batch = await runner.taken(1)
+    assert runner.key(batch.rows[0]) == "a"
+    journal = await lab.journal()
+    assert isinstance(journal, SqliteJournal)
+    await erase(journal, ["a"], None, effects=False, dry_run=False)
+    settled = await runner.settle(batch, await runner.made(batch))
+    assert settled.stale
+    lab.sound()
+
+    await runner.balance()
+    assert len(await everything(runner)) == 2
+    assert (await runner.state()).complete
     lab.sound()

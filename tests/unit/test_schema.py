@@ -16,15 +16,15 @@ from headrace.journal.queries import read
 from headrace.journal.reader import Reader
 from headrace.journal.verify import verify
 
-#: The way back from schema 2: what an older Headrace knows of a file.
+#: The way back from schema 3: what an older Headrace knows of a file.
 BACK = """
-DROP TABLE replay; DROP TABLE allotted; ALTER TABLE version DROP COLUMN trial; PRAGMA user_version = 1;
+DROP TABLE replay; DROP TABLE allotted; ALTER TABLE version DROP COLUMN trial; PRAGMA user_version = 2;
 """
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> str:
-    """A journal with a history, in schema 1."""
+    """A journal with a history, in schema 2."""
     path = made_journal(tmp_path)
     change(path, BACK)
     return path
@@ -40,9 +40,9 @@ def tables(db: apsw.Connection) -> list[Any]:
 def test_what_only_looks_leaves_an_old_journal_alone(old: str) -> None:
     """It says which schema there is, which it reads, and what brings it up to date."""
     before = Path(old).read_bytes()
-    with pytest.raises(errors.JournalOlder, match="schema 1, this Headrace reads schema") as caught:
+    with pytest.raises(errors.JournalOlder, match="has schema 2, this Headrace reads from 3 on") as caught:
         Reader(old)
-    assert "headrace run" in caught.value.hint
+    assert "a worker, a publisher" in caught.value.hint
     assert Path(old).read_bytes() == before
 
 
@@ -84,6 +84,6 @@ def test_a_migration_that_fails_leaves_the_journal_as_it_was(
         with pytest.raises(errors.JournalError):
             asyncio.run(made_app(old).open())
     assert tables(apsw.Connection(old)) == before
-    assert change(old, "PRAGMA user_version") == [(1,)]
+    assert change(old, "PRAGMA user_version") == [(2,)]
     asyncio.run(made_app(old).open())
     assert change(old, "PRAGMA user_version") == [(JOURNAL.schema,)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import traceback
@@ -33,6 +34,10 @@ COMMANDS = (
     "dlq",
     "model",
     "replay",
+    "handler",
+    "compact",
+    "backup",
+    "erase",
     "copy",
     "index",
     "settings",
@@ -110,6 +115,8 @@ def _told(fault: Exception, *, debug: bool) -> int:
         traceback.print_exception(fault)
     elif isinstance(fault, TargetFailed):
         _show_users_frames(fault.cause)
+    elif isinstance(fault, errors.ProviderFailed) and fault.__cause__ is not None:
+        _show_users_frames(fault.__cause__)
     if not isinstance(fault, errors.HeadraceError):
         fault = errors.HeadraceError(f"{type(fault).__name__}: {fault}", hint=f"run it again with {DEBUG}")
     show_error(fault)
@@ -142,7 +149,9 @@ def _show_users_frames(cause: BaseException) -> None:
 
 
 _PACKAGE = str(Path(__file__).parents[1])
+#: Between us and the providers of an app.
+_CONTEXTLIB = contextlib.__file__
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith((_PACKAGE, "<frozen importlib")) or "/importlib/" in file
+    return file.startswith((_PACKAGE, "<frozen importlib")) or "/importlib/" in file or file == _CONTEXTLIB

@@ -18,8 +18,9 @@ from headrace.cli.options import Index, Journal, Target, examples
 from headrace.cli.output import Exit, Progress, counted, put_json_line, say, show_error
 
 if TYPE_CHECKING:
-    from headrace.app import App, Published
+    from headrace.app import App
     from headrace.event.contract import Contract, Event
+    from headrace.runtime.outlet import Published
     from headrace.runtime.publish import Options
 
 #: Bytes of one read; the lines in it are published together, so a quick source shares its flushes.

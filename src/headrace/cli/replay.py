@@ -173,6 +173,7 @@ class _Run:
     async def whole(self, order: Order) -> int:
         """Plan or carry out; returns the exit code."""
         from headrace.cli.access import reading
+        from headrace.runtime.replay import ReplayWorker
         from headrace.wiring import can_replay
 
         settings = self._app.settings
@@ -184,7 +185,7 @@ class _Run:
                 found = await look.find(self._chain)
                 order = replace(order, chain=found.envelope.event_id.bytes)
         async with self._app as app:
-            worker = app.replayer(order, rate=self._rate)
+            worker = ReplayWorker(app.worker(only=[order.handler]), order, rate=self._rate)
             try:
                 if self._dry_run:
                     self._tell_plan(order, await worker.plan())

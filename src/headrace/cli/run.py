@@ -19,6 +19,7 @@ from headrace import errors
 from headrace.cli.access import warn_of_environment
 from headrace.cli.options import Index, Journal, Target, examples
 from headrace.cli.output import Exit, counted, plain, say
+from headrace.lens.logs import JsonLines, TextLines
 from headrace.world import SystemClock
 
 if TYPE_CHECKING:
@@ -77,6 +78,12 @@ def _run(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="Where it listens; there is no password.")
     ] = "127.0.0.1",
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            "--log-format", help="text for people, or json for programs. [default: text]", show_default=False
+        ),
+    ] = None,
     siblings: Annotated[int, typer.Option("--one-of", hidden=True)] = 0,
     ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
     standby: Annotated[bool, typer.Option("--standby", hidden=True)] = False,
@@ -85,6 +92,7 @@ def _run(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
     if standby and not _called():
         return Exit.DONE
     flags = {"journal": journal, "index": index, "lease_ms": lease_ms, "durability": durability}
+    flags["log_format"] = log_format
     if not siblings:  # else the first process has said so
         warn_of_environment()
     if workers > 1:
@@ -159,14 +167,14 @@ class Process:
         """Serve until stopped; returns the exit code."""
         from headrace.cli.target import load
 
-        _log_to_stderr(self._name)
         app = load(self._target)
         app.configure(self._flags)
+        _log_to_stderr(self._name, app.settings.log_format)
         if not app.handlers:
             raise errors.TargetInvalid(
                 target=self._target, problem="the app has no handlers, so there is nothing to run"
             )
-        _share_cores(app, self._siblings)
+        _share(app, self._siblings)
         quicken()
         if self._metrics is None:
             return asyncio.run(self._serve(app))
@@ -270,12 +278,17 @@ class _Watch:
         self.endpoint.__exit__(*exc)
 
 
-def _share_cores(app: App, workers: int) -> None:
-    """Let the models of this process use its share of the cores."""
+def _share(app: App, workers: int) -> None:
+    """Let this process use its share of the cores, and of the rates of handlers."""
+    if workers <= 1:
+        return
     for name, handler in app.handlers.items():
         shared = getattr(handler.model, "for_workers", None)
-        if workers > 1 and shared is not None:
-            app.handlers[name] = replace(handler, model=shared(workers))
+        app.handlers[name] = replace(
+            handler,
+            model=handler.model if shared is None else shared(workers),
+            rate_per_s=None if handler.rate_per_s is None else handler.rate_per_s / workers,
+        )
 
 
 def quicken() -> None:
@@ -290,16 +303,16 @@ def _freeze() -> None:
     gc.set_threshold(*GC_THRESHOLD)
 
 
-class _Plain(logging.Formatter):
+class _Plain(TextLines):
     """Spells out what could steer a terminal: errors quote what is in events."""
 
     def format(self, record: logging.LogRecord) -> str:
         return plain(super().format(record), lines=True)
 
 
-def _log_to_stderr(prefix: str) -> None:
+def _log_to_stderr(prefix: str, form: str) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(_Plain(f"{prefix}%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(JsonLines() if form == "json" else _Plain(prefix))
     log = logging.getLogger("headrace")
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -90,7 +90,9 @@ def _put_text(
     for topic in stored:
         if topic.name not in handled:
             what = "results of a replay" if topic.name.endswith(sides) else "and no handler"
-            put(f"  topic {topic.name}: {counted(topic.events, 'event')}, {what}")
+            put(f"  topic {topic.name}: {counted(topic.events, 'event')}, {what}{_kept(topic)}")
+        elif _kept(topic):
+            put(f"  topic {topic.name}: {counted(topic.events, 'event')}{_kept(topic)}")
     put()
     if replays:
         _put_replays(replays)
@@ -103,7 +105,7 @@ def _put_text(
 def _put_replays(replays: list[Replayed]) -> None:
     rows = [
         (
-            one.handler, one.where + (f", again {one.again}" if one.again else ""), one.allotted, one.waiting,
+            one.handler, _results(one), one.allotted, one.waiting,
             one.running, one.done, one.dead, one.emitted, one.version.name if one.version else "-",
             _stands(one),
         )
@@ -113,12 +115,28 @@ def _put_replays(replays: list[Replayed]) -> None:
     put()
 
 
+def _results(one: Replayed) -> str:
+    where = "live topics" if one.side is None else f"side {one.side}"
+    return f"{where}, again {one.again}" if one.again else where
+
+
 def _stands(one: Replayed) -> str:
     """Say whether a replay is complete, or who is at it."""
     owners = _owners(one)
     if owners == "-":
         owners = "complete" if one.complete else "nobody is at it"
     return f"follows, {owners}" if one.follow else owners
+
+
+def _kept(topic: Topic) -> str:
+    """Say how long a topic keeps its events, where an app has said so."""
+    bounds: list[str] = []
+    if topic.age_us is not None:
+        days, rest_s = divmod(topic.age_us / 1e6, 86_400)
+        bounds.append(f"{days:.0f} d" if not rest_s else f"{topic.age_us / 1e6:,.0f} s")
+    if topic.bytes_max is not None:
+        bounds.append(f"{topic.bytes_max / (1 << 20):,.1f} MiB (has {(topic.bytes or 0) / (1 << 20):,.1f})")
+    return f", kept for {' and '.join(bounds)}" if bounds else ""
 
 
 def _owners(one: Progress | Replayed) -> str:
@@ -174,7 +192,7 @@ def _document(found: _Found, now: datetime) -> dict[str, Any]:
 
 
 def _replay_entry(one: Replayed) -> dict[str, Any]:
-    told = one._asdict() | {"version": one.version.name if one.version else None, "waiting": one.waiting}
+    told = one._asdict() | {"version": one.version.name if one.version else None}
     return told | {"owners": [owner._asdict() for owner in one.owners]}
 
 

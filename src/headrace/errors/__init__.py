@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from headrace.errors.care import (
+    BackupRefused,
+    EventErased,
+    HandlerRetired,
+    JournalOlder,
+    NotOnKafka,
+    RenameRefused,
+    RetentionElsewhere,
+    RetentionInvalid,
+    RetireRefused,
+    WalHeld,
+)
 from headrace.errors.event import (
     ContentTypeRefused,
     ContractInvalid,
@@ -35,6 +47,8 @@ from headrace.errors.handler import (
     HandlerFailed,
     HandlerTwice,
     PoolCrashed,
+    ProviderFailed,
+    ProviderInvalid,
     SignatureInvalid,
 )
 from headrace.errors.journal import (
@@ -57,7 +71,6 @@ from headrace.errors.journal import (
     JournalLoopBound,
     JournalMissing,
     JournalNewer,
-    JournalOlder,
     JournalOnNetwork,
     JournalReadOnly,
     JournalUnavailable,
@@ -98,6 +111,7 @@ from headrace.errors.usage import (
 )
 
 __all__ = [
+    "BackupRefused",
     "CodeUnknown",
     "CommandInvalid",
     "ContentTypeRefused",
@@ -114,6 +128,7 @@ __all__ = [
     "EmitsTooMany",
     "EnvelopeInvalid",
     "EventConflict",
+    "EventErased",
     "EventError",
     "EventExpired",
     "EventNotFound",
@@ -123,6 +138,7 @@ __all__ = [
     "HandlerCrashed",
     "HandlerError",
     "HandlerFailed",
+    "HandlerRetired",
     "HandlerTwice",
     "HandlerUnknown",
     "HeadCorrupt",
@@ -157,16 +173,23 @@ __all__ = [
     "ModelMissing",
     "ModelOutput",
     "ModelPathRefused",
+    "NotOnKafka",
     "ParentCycle",
     "ParentMissing",
     "PayloadInvalid",
     "PayloadTooLarge",
     "PayloadUndecodable",
     "PoolCrashed",
+    "ProviderFailed",
+    "ProviderInvalid",
     "RecordTooLarge",
     "RedriveRefused",
+    "RenameRefused",
     "ReplayRefused",
     "ReplayUnsupported",
+    "RetentionElsewhere",
+    "RetentionInvalid",
+    "RetireRefused",
     "SettingInvalid",
     "SettingsUnreadable",
     "SignatureInvalid",
@@ -180,6 +203,7 @@ __all__ = [
     "UsageError",
     "VersionInactive",
     "VersionUnknown",
+    "WalHeld",
     "catalogue",
     "headline",
 ]

@@ -342,16 +342,3 @@ class RecordTooLarge(JournalError):
 
     code = "HR-E231"
     fault = Fault.YOURS
-
-
-class JournalOlder(JournalError):
-    """The journal at {path} has schema {found}, this Headrace reads schema {known}.
-
-    A command that only looks does not change a journal. Nothing was changed.
-
-    Hint: whatever writes to it brings it up to date, in a moment and for good: ``headrace run``, or
-    ``headrace publish``. Versions of Headrace that are older than that refuse it from then on.
-    """
-
-    code = "HR-E240"
-    fault = Fault.YOURS

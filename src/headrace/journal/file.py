@@ -37,7 +37,7 @@ class Form(NamedTuple):
         return len(self.scripts)
 
 
-JOURNAL = Form(APPLICATION_ID, ("schema.sql", "schema_3.sql"))
+JOURNAL = Form(APPLICATION_ID, ("schema.sql", "schema_2.sql", "schema_3.sql"))
 _PRAGMAS = (
     "journal_size_limit=67108864",
     "cache_size=-65536",
@@ -126,6 +126,8 @@ def prepare(db: apsw.Connection, path: str, clock: Clock, form: Form = JOURNAL) 
     for pragma in _PRAGMAS:
         db.execute(f"PRAGMA {pragma}").fetchall()
     if path != MEMORY:
+        if not found:  # only a file without pages takes it: what is freed can then be given back in steps
+            db.execute("PRAGMA auto_vacuum=INCREMENTAL").fetchall()
         _set_wal(db, clock)
     if found < form.schema:
         _bring_up(db, path, clock, form)

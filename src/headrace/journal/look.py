@@ -10,10 +10,11 @@ from headrace.journal import history, letters, progress, redrive, standing, veri
 from headrace.journal.connection import Connection
 from headrace.journal.file import exists
 from headrace.journal.notify import Watch, notify_path
+from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.versions import Versions
 from headrace.ports import Chance, Clock, Faults, VersionInfo
-from headrace.ports.history import History
+from headrace.ports.history import History, RetiredOne
 from headrace.ports.look import (
     UNDECIDED,
     Decided,
@@ -63,6 +64,10 @@ class SqliteLook:
     async def replays(self) -> list[Replayed]:
         """Return the replays, oldest first, all at one moment."""
         return progress.replays(self._reader, self._clock)
+
+    async def retired(self) -> list[RetiredOne]:
+        """Return the subscriptions of handlers that were retired."""
+        return [RetiredOne(*row) for row in self._reader.rows(load("handlers.sql").retired)]
 
     async def violations(self) -> list[Violation]:
         """Return every rule that does not hold."""

@@ -78,6 +78,7 @@ def replays(reader: Reader, clock: Clock) -> list[Replayed]:
                 again=again,
                 follow=bool(follow),
                 allotted=allotted,
+                waiting=0 if complete else allotted - running - done - dead,
                 open={state: count for state, count in opened[sub] if state != OpenState.RUNNING},
                 running=running,
                 done=done,

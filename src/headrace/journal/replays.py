@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from headrace import errors
 from headrace.journal.allotment import REASONS, Cut, Interval, allotted, union
 from headrace.journal.connection import Connection
+from headrace.journal.handlers import born_as
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.replay_plan import Ground, counts_of, ground_of, of_time, window_of
@@ -134,9 +135,12 @@ class SqliteReplays:
         for sub, count, skipped in self._db.rows(self._own.same, same):
             *_, complete = self._db.row(self._own.state, (sub,))
             if order.follow or not complete:
-                of = Subscription(sub, order.handler, TopicInfo(topic, name, partitions), replay=True)
+                of = self._subscription(sub, order.handler, TopicInfo(topic, name, partitions))
                 return Replay(of, ReplayPlan(version, count, json.loads(skipped)), resumed=True)
         return None
+
+    def _subscription(self, sub: int, handler: str, topic: TopicInfo) -> Subscription:
+        return Subscription(sub, handler, topic, born_as(self._db, handler), replay=True)
 
     # --- beginning ----------------------------------------------------------------------------
 
@@ -159,7 +163,7 @@ class SqliteReplays:
         self._allot(sub, version, order, ground, draft.cuts)
         self._db.faults.at("replay.allotted")
         plan = plan._replace(version=self._versions.info(version))
-        return Replay(Subscription(sub, order.handler, ground.topic, replay=True), plan, resumed=False)
+        return Replay(self._subscription(sub, order.handler, ground.topic), plan, resumed=False)
 
     def _allot(
         self, sub: int, version: int, order: Order, ground: Ground, cuts: dict[int, list[Cut]]

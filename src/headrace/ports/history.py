@@ -48,3 +48,14 @@ class History(NamedTuple):
     def both(self) -> int:
         """How many more were finished than taken: counted twice; anything but 0 is a fault."""
         return max(0, sum(self.handled.values()) + self.unfinished + self.neither - self.taken)
+
+
+class RetiredOne(NamedTuple):
+    """A subscription of a handler that was retired: nobody waits for it."""
+
+    handler: str
+    topic: str
+    taken: int
+    done: int
+    dead: int
+    expired: int

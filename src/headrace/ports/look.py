@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.event.envelope import Envelope
-from headrace.ports.history import History
+from headrace.ports.history import History, RetiredOne
 from headrace.ports.values import OpenState, VersionInfo
 
 #: Events of a chain that are shown: beyond it nobody reads on.
@@ -42,6 +42,8 @@ class StoredEvent(NamedTuple):
     payload: bytes
     #: Why the envelope cannot be read, if it cannot; most of it is blank then.
     problem: str = ""
+    #: Why the payload is gone, if it is: ``retention`` or ``erased``.
+    removed: str = ""
 
 
 class Owner(NamedTuple):
@@ -112,39 +114,25 @@ class Progress(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """One replay: allotted = waiting + running + done + dead."""
+    """One replay: allotted = waiting + running + done + dead; ``skipped`` is what it was not allotted."""
 
     handler: str
     topic: str
     version: VersionInfo | None
-    #: ``None`` = into the live topics.
     side: str | None
-    #: The ledger of its own.
     again: str | None
     follow: bool
     allotted: int
-    #: Of those that wait, taken before; by state.
+    waiting: int
     open: dict[str, int]
     running: int
     done: int
     dead: int
     emitted: int
-    #: Events of the history asked for that it was not allotted, by the reason.
     skipped: dict[str, int]
-    #: Does nothing wait?
     complete: bool
     owners: tuple[Owner, ...]
     begun: datetime
-
-    @property
-    def waiting(self) -> int:
-        """Events whose turn is still to come."""
-        return self.allotted - self.running - self.done - self.dead
-
-    @property
-    def where(self) -> str:
-        """Where its results lie."""
-        return "live topics" if self.side is None else f"side {self.side}"
 
 
 class Topic(NamedTuple):
@@ -153,6 +141,11 @@ class Topic(NamedTuple):
     name: str
     partitions: int
     events: int
+    #: How long it keeps events, as an app has declared it, and what they take by the last count; ``None``
+    #: without such a bound.
+    age_us: int | None = None
+    bytes_max: int | None = None
+    bytes: int | None = None
 
 
 class State(StrEnum):
@@ -168,6 +161,7 @@ class State(StrEnum):
     REDRIVEN = "redriven"
     DONE = "done"
     DEAD = "dead"
+    EXPIRED = "expired"  # closed unhandled: erased, or the handler was retired
 
 
 class Standing(NamedTuple):
@@ -218,7 +212,7 @@ class Letter(NamedTuple):
     generation: int
     version: str
     died: datetime
-    #: ``None``, ``redriven`` or ``dropped``.
+    #: ``None``, ``redriven`` or ``dropped``; ``expired`` where it only tells why an event was closed.
     fate: str | None
     #: It was redriven, and died again for the same reason.
     again: bool
@@ -317,6 +311,10 @@ class Look(Protocol):
 
     async def replays(self) -> list[Replayed]:
         """Return the replays, oldest first."""
+        ...
+
+    async def retired(self) -> list[RetiredOne]:
+        """Return the subscriptions of handlers that were retired."""
         ...
 
     async def violations(self) -> list[Violation]:

@@ -93,6 +93,26 @@ FAILPOINTS = (
 #: Those of a replay beside them: history is allotted, inside of the transaction and behind it; more follows.
 REPLAY_FAILPOINTS = ("replay.allotted", "replay.begun", "replay.extended")
 
+#: Those of who looks after a file: a handler is renamed or retired, a payload removed (for good or not),
+#: what is left of it forgotten, pages are given back, the file is rewritten, its WAL emptied, a copy made.
+CARE_FAILPOINTS = (
+    "rename.written",
+    "retire.partition",
+    "retire.committed",
+    "remove.skeleton",
+    "remove.events",
+    "remove.committed",
+    "forget.committed",
+    "erase.step",
+    "erase.told",
+    "compact.step",
+    "compact.rewritten",
+    "wal.emptied",
+    "backup.copied",
+    "backup.checked",
+    "backup.named",
+)
+
 #: Those of a journal on Kafka.  ``take``: a partition is taken over; ``claim``: the index notes what is taken
 #: of it; ``settle``: a transaction; ``decide``: a decision about a dead letter is carried out.
 KAFKA_FAILPOINTS = (

@@ -25,6 +25,8 @@ class Plan:
     topic: TopicInfo
     call: Callable[..., Awaitable[Any]]
     derivation: Derivation
+    #: The first name of the handler: ids stay the same when it is renamed.
+    born: str
     #: How to emit each class: looked up by ``type(value)``.
     emissions: dict[type[Event], Emission]
     #: The same for the hot path: call, decode, emission by type, what it asks for
@@ -65,6 +67,8 @@ async def compile_plan(
     journal: Journal,
     origin: Origin,
     call: Callable[..., Awaitable[Any]],
+    *,
+    born: str = "",
     beside: Beside | None = None,
 ) -> Plan:
     """Return the plan of a handler version; topics and stamps are made known to the journal."""
@@ -78,7 +82,7 @@ async def compile_plan(
         if side is not None:
             topic = await journal.topic(side_topic(contract.topic, side), topic.partitions)
         emissions[contract.cls] = emission(contract, stamp, topic, journal, origin, later=handler.is_async)
-    name = beside.subscription if beside else handler.name
+    name = beside.subscription if beside else born or handler.name
     derivation = Derivation(name, version.name)
     decode = handler.consumes.decode
     return Plan(
@@ -87,6 +91,7 @@ async def compile_plan(
         topic=await journal.topic(handler.consumes.topic),
         call=call,
         derivation=derivation,
+        born=born or handler.name,
         emissions=emissions,
         hot=(call, decode, emissions.get, _asks(handler)),
     )

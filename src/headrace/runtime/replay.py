@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from headrace import errors
 from headrace.event.contract import NAME
 from headrace.ports import Batch, Clock, Consumer, Outcome, Settled, Survey, VersionInfo
 from headrace.ports.replay import Order, Replay, ReplayPlan, Replays, ReplayState
 from headrace.runtime.handlers import Handler
-from headrace.runtime.plan import Beside, side_topic
+from headrace.runtime.plan import Beside, Plan, side_topic
 from headrace.runtime.serving import Pinned
 from headrace.runtime.worker import Worker
 
@@ -146,18 +145,25 @@ def subscription_name(order: Order) -> str:
 class ReplayWorker(Worker):
     """Runs one replay in this process; another process with the same order shares it."""
 
-    def __init__(self, *given: Any, order: Order, rate: float | None = None, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, like: Worker, order: Order, *, rate: float | None = None) -> None:
+        super().__init__(**like.parts())
         self._order, self._rate = order, rate
         self._replays = self._journal.replays()
         (self._handler,) = self._handlers
         check_order(order, self._handler)
-        beside = Beside(order.side, subscription_name(order)) if order.side is not None else None
-        self._pinned = Pinned(
-            self._handler, self._journal, self._inference(self._handler), self._clock,
-            self._compiler(self._handler, beside),
-        )  # fmt: skip
+        inference = self._inference(self._handler)
+        self._pinned = Pinned(self._handler, self._journal, inference, self._clock, self._compiled)
         self._replay: Replay | None = None
+
+    async def _compiled(self, version: VersionInfo) -> Plan:
+        """Return the plan of the version, once it is known what it is to run."""
+        assert self._replay is not None, "it was begun"
+        order, subscription = self._order, self._replay.subscription
+        beside = None if order.side is None else Beside(order.side, subscription_name(order))
+        return await self._compiler(self._handler, subscription, beside)(version)
+
+    async def _sweep(self) -> None:
+        """Leave retention to live workers: this app may be one that is only tried."""
 
     async def plan(self) -> ReplayPlan:
         """Return what would be handled; nothing is written."""
@@ -169,6 +175,7 @@ class ReplayWorker(Worker):
         if isinstance(begun, ReplayPlan):
             return begun
         self._replay = begun
+        await self._resources.open(list(self._handler.needs.values()))
         lease = self._lease = await self._journal.join(self._settings.lease_ms)
         await self._pinned.serve(begun.plan.version)
         consumer = self._journal.consumer(lease, begun.subscription)

@@ -9,11 +9,11 @@ from collections.abc import Set as AbstractSet
 
 from headrace import errors
 from headrace.event.lineage import text_of
+from headrace.gate.rate import Rate
 from headrace.ports import (
     Batch,
     Clock,
     Consumer,
-    DeadLetter,
     ServerState,
     Settled,
 )
@@ -63,6 +63,7 @@ class Server:
         self._quiet, self._observer, self._balance_s = shared.quiet, shared.observer, shared.balance_s
         self._where, self._concurrency = shared.where, handler.concurrency
         self._topic = handler.consumes.topic
+        self._rate = Rate(handler.rate_per_s)
         self._deadline = DeadlineWatch(pipeline, clock, handler.deadline_ms)
         self._flights: list[Flight] = []
         self._settle_after_ms = consumer.settle_after_ms
@@ -209,13 +210,12 @@ class Server:
 
     def _patience_s(self) -> float:
         patience = max(0.001, self._rhythm.wait_s(IDLE_S))
+        for wait_s in (self._limited_s(), self._soon_s()):
+            patience = min(patience, wait_s or patience)
         if len(self._flights) > 1 and any(not flight.left for flight in self._flights):
             patience = min(patience, PACE_MS / 1000)
         if self._flights or self._claimed:
             patience = min(patience, self._settle_after_ms / 1000)
-        soon_s = self._soon_s()
-        if soon_s:
-            patience = min(patience, soon_s)
         if self._flights and self.pipeline.hungry():
             patience = min(patience, HUNGRY_MS / 1000) if self._found else patience
         return patience
@@ -227,6 +227,18 @@ class Server:
         return self._window * (1 + self.consumer.claims_apart)
 
     def _room(self) -> int:
+        return min(self._free(), self._rate.room(self._clock.boot_ns(), self._aloft()))
+
+    def _limited_s(self) -> float:
+        """Return how long until its rate lets the handler have what is there; 0: nothing waits for that."""
+        return self._rate.wait_s(self._clock.boot_ns()) if self.consumer.more() else 0.0
+
+    def next_due_ns(self) -> int | None:
+        """Return when there is something to do although nothing happens, on the boot clock."""
+        limited_s = self._limited_s()
+        return self._clock.boot_ns() + int(limited_s * 1e9) if limited_s else self.consumer.next_due_ns()
+
+    def _free(self) -> int:
         if self.pipeline.abandoned >= self._concurrency:
             return 0  # as many handlers hang as may run: taking more would only pile up threads
         aloft = self._aloft()
@@ -253,6 +265,7 @@ class Server:
         """Keep a claimed batch until it can start: nothing that fails in between may forget it."""
         assert serving.plan.version.id == batch.version.id, "a claim pins the version that is served"
         self._claimed.append((batch, serving))
+        self._rate.take(len(batch.rows))
         self._quiet.suspects += batch.alone
 
     async def _launch(self) -> bool:
@@ -349,20 +362,13 @@ class Server:
     def _report(self, landing: Landing, dropped: AbstractSet[int]) -> None:
         outcome = landing.outcome
         self.finished += len(outcome.offsets() - dropped) - len(outcome.waiting)
-        self._log_dead(outcome.dead)
+        landing.log_dead(self._where)
         if self._observer is None:
             return
         now = self._clock.wall_us()
         latencies = [now - time for time in self.pipeline.times_of(outcome.done, dropped)]
         commit_s, self._commit_s = self._commit_s, None
         self._observer.committed(landing.report(dropped, latencies, commit_s))
-
-    def _log_dead(self, letters: list[DeadLetter]) -> None:
-        for letter in letters:
-            _log.error(
-                "%s: event at %s goes to the dead letters (%s, %s): %s",
-                self.name, self._where(letter.row), letter.reason, letter.code, letter.error,
-            )  # fmt: skip
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -7,16 +7,28 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from headrace import errors
-from headrace.ports import Clock, Consumer, Journal, Observer, Timing, VersionInfo, World
+from headrace.ports import (
+    Clock,
+    Consumer,
+    Journal,
+    Keep,
+    Observer,
+    Subscription,
+    Timing,
+    VersionInfo,
+    World,
+)
 from headrace.ports import Worker as Lease
 from headrace.runtime.emission import Limits, Origin
 from headrace.runtime.handlers import AT_LEAST_ONCE, Handler
 from headrace.runtime.offload import ProcessPool
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.plan import Beside, Plan, as_async, compile_plan
+from headrace.runtime.provide import Resources
 from headrace.runtime.server import Server
 from headrace.runtime.serving import Quiet, Shared, Versions
 from headrace.runtime.threads import Threads
@@ -25,6 +37,8 @@ _log = logging.getLogger("headrace.worker")
 
 #: A renewal that failed is tried again so often before the next is due: a lease outlasts a stutter.
 RENEWALS_PER_INTERVAL = 8
+#: Between two steps of retention: it has at most a third of the write lock, and nothing while all is kept.
+SWEEP_PAUSE_S_MIN, SWEEP_PAUSE_TIMES, SWEEP_IDLE_S = 0.002, 2, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +47,16 @@ class WorkerSettings:
 
     lease_ms: int = 10_000
     stop_grace_ms: int = 10_000
+    #: How long topics keep their events, and how long ids are known after that.
+    keeps: tuple[Keep, ...] = ()
+    dedup_window_s: int = 2_592_000
     limits: Limits = field(default_factory=Limits)
 
 
 class Worker:
     """Handles the events of an app in this process."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a process, by name
         self,
         journal: Journal,
         handlers: Sequence[Handler],
@@ -49,6 +66,7 @@ class Worker:
         known_types: frozenset[str],
         observer: Observer | None = None,
         settings: WorkerSettings | None = None,
+        resources: Resources | None = None,
     ) -> None:
         self._journal = journal
         self._handlers = handlers
@@ -57,6 +75,7 @@ class Worker:
         self._world, self._clock = world, world.clock
         self._observer = observer
         self._settings = settings or WorkerSettings()
+        self._resources = resources or Resources({}, None, {})
         self._pools: list[Threads | ProcessPool] = []
         self._quiet = Quiet()
         self._keeper: Keeper | None = None
@@ -66,8 +85,10 @@ class Worker:
     async def start(self, *, keep: bool = True) -> None:
         """Join the journal, load the models, prepare a server per handler.
 
-        Raises the `ModelError` family when a model cannot be loaded: nothing was taken then.
+        Raises the `ModelError` family when a model cannot be loaded, `ProviderFailed` when what handlers
+        share cannot be made: nothing was taken then.
         """
+        await self._resources.open([kind for handler in self._handlers for kind in handler.needs.values()])
         self._lease = await self._journal.join(self._settings.lease_ms)
         for handler in self._handlers:
             self.servers.append(await self._server(handler, self._lease))
@@ -79,19 +100,25 @@ class Worker:
             self._keeper = Keeper(lease, self._clock, self._settings.lease_ms, longest)
             self._keeper.start()
 
+    def parts(self) -> dict[str, Any]:
+        """Return what this worker was made of, for one of another kind."""
+        return {
+            "journal": self._journal, "handlers": self._handlers, "world": self._world, "app": self._app,
+            "known_types": self._known_types, "observer": self._observer, "settings": self._settings,
+            "resources": self._resources,
+        }  # fmt: skip
+
     async def _server(self, handler: Handler, lease: Lease) -> Server:
         topic = handler.consumes.topic
-        subscription = await self._journal.subscribe(handler.name, topic, latest=handler.start_latest)
+        subscription = await self._journal.subscribe(
+            handler.name, topic, latest=handler.start_latest, was=handler.was
+        )
         at_least_once = handler.delivery == AT_LEAST_ONCE
         consumer = self._journal.consumer(lease, subscription, at_least_once=at_least_once)
-        versions = self._versions(handler)
+        compiled = self._compiler(handler, subscription)
+        versions = Versions(handler, self._journal, self._inference(handler), self._clock, compiled)
         await versions.start()
         return self._serving(handler, consumer, versions)
-
-    def _versions(self, handler: Handler) -> Versions:
-        return Versions(
-            handler, self._journal, self._inference(handler), self._clock, self._compiler(handler)
-        )
 
     def _inference(self, handler: Handler) -> Threads:
         # One thread for each model: a slow one does not hold up another, and batches of one do not overlap.
@@ -100,20 +127,23 @@ class Worker:
         return inference
 
     def _compiler(
-        self, handler: Handler, beside: Beside | None = None
+        self, handler: Handler, subscription: Subscription, beside: Beside | None = None
     ) -> Callable[[VersionInfo], Awaitable[Plan]]:
         """Return what makes the plan of a version."""
         processes = ProcessPool(handler.name, handler.concurrency) if handler.offload == "process" else None
         if processes is not None:
             self._pools.append(processes)
         call = _call_of(handler, processes)
+        if handler.needs:
+            values = self._resources.values
+            call = partial(call, **{name: values[kind] for name, kind in handler.needs.items()})
         if isinstance(self._observer, Timing):
             call = self._observer.timed(handler.name, call)
-
         origin = Origin(self._app, f"service:{self._app}", self._settings.limits, self._clock)
 
         async def compiled(version: VersionInfo) -> Plan:
-            return await compile_plan(handler, version, self._journal, origin, call, beside)
+            born = subscription.born
+            return await compile_plan(handler, version, self._journal, origin, call, born=born, beside=beside)
 
         return compiled
 
@@ -140,20 +170,21 @@ class Worker:
         """Serve until ``stop`` is set; returns how many events were handed back unfinished."""
         tasks = [asyncio.create_task(server.run(), name=server.name) for server in self.servers]
         waiter = asyncio.create_task(stop.wait())
-        beat = asyncio.create_task(self._beat())
+        beside = [asyncio.create_task(self._beat()), asyncio.create_task(self._sweep())]
         try:
             done, _ = await asyncio.wait([*tasks, waiter], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {waiter}:
                 task.result()  # a server ends by itself only with an error
         finally:
             waiter.cancel()
+            beside[1].cancel()
             for server in self.servers:
                 server.stop()
             await asyncio.gather(*tasks, return_exceptions=True)
             try:
                 handed_back = await self.finish()
             finally:
-                beat.cancel()  # the lease is needed until all is handed back
+                beside[0].cancel()  # the lease is needed until all is handed back
         return handed_back
 
     async def _beat(self) -> None:
@@ -162,6 +193,25 @@ class Worker:
             if self._keeper is not None:
                 self._keeper.loop_seen()
             await self._clock.sleep(self._settings.lease_ms / 1000 / 6)
+
+    async def _sweep(self) -> None:
+        """Keep the topics within their retention, a little between batches."""
+        window_us = self._settings.dedup_window_s * 1_000_000
+        sweeper = self._journal.sweeper(self._app, self._settings.keeps, window_us)
+        failing = False
+        while True:
+            began_ns, more = self._clock.boot_ns(), False
+            try:
+                more = await sweeper.step()
+                failing = False
+            except errors.JournalError as fault:
+                if not failing:  # once per outage
+                    _log.warning("retention waits: %s", fault)
+                failing = True
+            took_s = (self._clock.boot_ns() - began_ns) / 1e9
+            await self._clock.sleep(
+                max(SWEEP_PAUSE_S_MIN, took_s * SWEEP_PAUSE_TIMES) if more else SWEEP_IDLE_S
+            )
 
     async def finish(self) -> int:
         """Hand back what is held and leave; returns how many events were unfinished."""
@@ -186,6 +236,7 @@ class Worker:
                 self._keeper.stop()
             for pool in self._pools:
                 pool.shutdown(wait=False, cancel_futures=True)
+            await self._resources.close()
         return handed_back
 
 

@@ -14,7 +14,7 @@ from headrace.journal.kafka.survey import Survey, Surveying
 from headrace.journal.reader import ID_DIGITS_MIN
 from headrace.journal.versions import handler_unknown
 from headrace.ports import Chance, Clock, Faults, VersionInfo
-from headrace.ports.history import History
+from headrace.ports.history import History, RetiredOne
 from headrace.ports.index import Index
 from headrace.ports.look import (
     UNDECIDED,
@@ -53,6 +53,10 @@ class KafkaLook(Surveying):
 
     async def replays(self) -> list[Replayed]:
         """Return none: there are no replays on Kafka yet."""
+        return []
+
+    async def retired(self) -> list[RetiredOne]:
+        """Return nothing: on a cluster a handler ends with its consumer group."""
         return []
 
     async def violations(self) -> list[Violation]:
