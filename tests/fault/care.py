@@ -170,7 +170,7 @@ class Run:
                 one.kill()
             await one.wait()
         healers = [await self.start("worker") for _ in range(2)]
-        await self.until_idle(self.journal)
+        await self.until_idle(self.journal, *healers)
         for one in healers:
             await self.stop(one, "retention_faults")
         found = await self.command("compact", killed=False)
@@ -185,10 +185,12 @@ class Run:
         worker.send_signal(signal.SIGTERM)
         await asyncio.wait_for(worker.wait(), PATIENCE_S)
 
-    async def until_idle(self, path: Path) -> None:
-        """Return once nothing is left to do in a journal."""
+    async def until_idle(self, path: Path, *workers: asyncio.subprocess.Process) -> None:
+        """Return once nothing is left to do in a journal, or nobody is left to do it."""
 
         def idle() -> bool:
+            if all(one.returncode is not None for one in workers):
+                return True  # `stop` tells of it
             found = Found(path)
             try:
                 return found.idle()
@@ -248,7 +250,7 @@ class Run:
     async def restore(self, path: Path) -> None:
         """Work on a backup until it is idle: each of its events is finished once."""
         worker = await self.start("worker", journal=path.name)
-        await self.until_idle(path)
+        await self.until_idle(path, worker)
         await self.stop(worker, "backup_faults")
         self.tally["restores"] += 1
         found = Found(path)
