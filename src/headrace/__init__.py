@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.app import App, Published
+    from headrace.app import App
     from headrace.event.contract import Event
     from headrace.event.envelope import Envelope
     from headrace.event.label import Label
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.gate.retry import RetryPolicy
     from headrace.model import Model
     from headrace.runtime.context import Context
+    from headrace.runtime.outlet import Published
     from headrace.runtime.publish import Options
 
 #: Where each public name lives; loaded when it is first used, so that a small app starts quickly.
@@ -25,7 +26,7 @@ _HOME = {
     "Label": "headrace.event.label",
     "Model": "headrace.model",
     "Options": "headrace.runtime.publish",
-    "Published": "headrace.app",
+    "Published": "headrace.runtime.outlet",
     "Retention": "headrace.gate.retention",
     "RetryPolicy": "headrace.gate.retry",
 }

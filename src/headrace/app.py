@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
-from uuid import UUID
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from headrace import errors
 from headrace.event.contract import NAME, Contract, Event, contract_of
@@ -14,25 +15,20 @@ from headrace.event.lineage import check_text
 from headrace.gate.retention import Retention
 from headrace.gate.retry import RetryPolicy
 from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, EXACTLY_ONCE, Handler, caller_names, declare
-from headrace.runtime.publish import Options, ParentRef, Publisher, Unit
-from headrace.settings import Settings, load
+from headrace.runtime.provide import Provider, provider
+from headrace.runtime.publish import Options, ParentRef, Said, Several
+from headrace.settings import MEMORY, Settings, load
 from headrace.wiring import journal_of
 
 if TYPE_CHECKING:
     import asyncio
 
     from headrace.ports import Chance, Clock, Faults, Journal, Keep, Model, Observer
+    from headrace.runtime.outlet import Aside, Outlet, Published
+    from headrace.runtime.provide import Resources
     from headrace.runtime.worker import Worker
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Published(NamedTuple):
-    """What became of one published event."""
-
-    event_id: UUID
-    #: True when the same event was in the journal already.
-    duplicate: bool
 
 
 class App:
@@ -42,8 +38,9 @@ class App:
     progress.  ``journal`` overrides the setting of that name.  ``events`` names event classes that no
     handler mentions, so that they are known on their topics.  ``retention`` says how long the topics of
     event classes keep their events (``{Ticket: Retention(age=timedelta(days=30))}``); others keep them for
-    ever.  An app can be opened, run and closed by one event loop at a time; it holds nothing open until
-    then, so it may be imported before a fork.
+    ever.  ``lifespan`` is called with the app, and its asynchronous context is entered in every process that
+    handles events, before the first and until after the last.  An app can be opened, run and closed by one
+    event loop at a time; it holds nothing open until then, so it may be imported before a fork.
     """
 
     def __init__(
@@ -55,6 +52,7 @@ class App:
         principal: str | None = None,
         settings: Settings | None = None,
         retention: Mapping[type[Event], Retention] | None = None,
+        lifespan: Callable[[App], AbstractAsyncContextManager[object]] | None = None,
     ) -> None:
         if not NAME.fullmatch(name):
             raise errors.ContractInvalid(
@@ -65,13 +63,17 @@ class App:
         check_text("principal", self.principal, PRINCIPAL_CHARS_MAX)
         self.handlers: dict[str, Handler] = {}
         self.contracts: dict[str, Contract] = {}
+        self.providers: dict[Any, Provider] = {}
+        self._lifespan = lifespan
+        self._provided: Mapping[Any, object] = {}
         self._journal_url = journal
         self._given = settings
         self._settings: Settings | None = settings
         self._world: World | None = None
-        self._journal: Journal | None = None
-        self._opened = False
-        self._stamps: dict[str, int] = {}
+        self._outlet: Outlet | None = None
+        self._aside: Aside | None = None
+        #: The thread and the event loop that the journal is open on.
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         for event in events:
             self._know(contract_of(event))
         self.retention = dict(self._keeps(retention or {}))
@@ -91,6 +93,7 @@ class App:
         retry: RetryPolicy | None = None,
         concurrency: int | None = None,
         deadline_ms: int = DEADLINE_MS_DEFAULT,
+        rate_per_s: float | None = None,
         start: str = "earliest",
         offload: str = "thread",
         delivery: str = EXACTLY_ONCE,
@@ -106,6 +109,7 @@ class App:
         retry: RetryPolicy | None = None,
         concurrency: int | None = None,
         deadline_ms: int = DEADLINE_MS_DEFAULT,
+        rate_per_s: float | None = None,
         start: str = "earliest",
         offload: str = "thread",
         delivery: str = EXACTLY_ONCE,
@@ -114,9 +118,11 @@ class App:
         """Declare a function as a handler; it stays an ordinary function that can be called.
 
         The first parameter is the event consumed, the return annotation what may be emitted.  Optional
-        parameters: ``model``, ``ctx``.  A plain ``def`` runs in a thread, or with ``offload="process"`` in a
-        process of its own (pure-Python work; no ``model``, no ``ctx``).  ``version`` (with the model's)
-        decides what counts as handled: changed code without a changed ``version`` is not handled again.
+        parameters: ``model``, ``ctx``, and by their types what `provide` gives.  A plain ``def`` runs in a
+        thread, or with ``offload="process"`` in a process of its own (pure-Python work; no ``model``, no
+        ``ctx``).  ``version`` (with the model's) decides what counts as handled: changed code without a
+        changed ``version`` is not handled again. ``concurrency``, ``deadline_ms`` and ``rate_per_s`` (events
+        that begin in a second) hold in one process; the workers of one ``headrace run`` share the rate.
         ``start`` is where a handler that is new to the journal begins: ``earliest`` or ``latest``.
         ``delivery="at_least_once"``: on Kafka what is emitted does not wait for a transaction; after a crash
         events may be handled again, and what they emit appear twice, under the same ids.  ``was`` is the name
@@ -136,16 +142,31 @@ class App:
                 retry=retry,
                 concurrency=concurrency,
                 deadline_ms=deadline_ms,
+                rate_per_s=rate_per_s,
                 start=start,
                 offload=offload,
                 delivery=delivery,
                 was=was,
+                provided=self.providers,
                 local_names=local_names,
             )
             self._register(declared)
             return fn
 
         return register if fn is None else register(fn)
+
+    def provide(self, fn: F) -> F:
+        """Declare a function that makes what handlers below ask for by its type: a pool, a client.
+
+        The return annotation is the type; a function that yields once closes what it gave after that (``->
+        AsyncIterator[Pool]``).  Parameters are types provided above it.  It is called once in every process
+        that has a handler which asks for it, before the first event; the newest is closed first.
+
+        Raises `ProviderInvalid`.
+        """
+        made = provider(fn, self.providers, caller_names(1))
+        self.providers[made.gives] = made
+        return fn
 
     def _register(self, handler: Handler) -> None:
         for known in self.handlers.values():
@@ -195,32 +216,41 @@ class App:
         self._world = world
 
     @contextmanager
-    def borrowed(self, world: World, handlers: dict[str, Handler]) -> Generator[None]:
-        """Put the closed app into another world, with other handlers, for a while; tests do."""
-        if self._opened:
+    def borrowed(
+        self, world: World, handlers: dict[str, Handler], given: Mapping[Any, object]
+    ) -> Generator[None]:
+        """Put the closed app into another world for a while, with other handlers and provided things."""
+        if self._home is not None:
             raise errors.JournalLoopBound("The app is open.", hint="close it first, or use an app of its own")
-        before = self._world, self.handlers
-        self._world, self.handlers = world, handlers
+        before = self._world, self.handlers, self._provided
+        self._world, self.handlers, self._provided = world, handlers, given
         try:
             yield
         finally:
-            self._world, self.handlers = before
+            self._world, self.handlers, self._provided = before
 
     async def open(self) -> None:
         """Open the journal; harmless when it is open.  Raises the `JournalError` family."""
-        if self._opened:
+        if self._home is not None:
             return
+        import asyncio
+
         self._world = self._world or World()
-        self._journal = self._world.journal or journal_of(self.settings, self._world)
-        await self._journal.open()
-        self._opened = True
+        self._outlet = await self._opened(self._world.journal or journal_of(self.settings, self._world))
+        self._home = threading.get_ident(), asyncio.get_running_loop()
+
+    async def _opened(self, journal: Journal) -> Outlet:
+        from headrace.runtime.outlet import Outlet
+
+        await journal.open()
+        world, bytes_max = self._world or World(), self.settings.payload_bytes_max
+        return Outlet(journal, world, self.name, self.principal, bytes_max)
 
     async def close(self) -> None:
         """Close the journal; harmless when it is closed."""
-        if self._opened and self._journal is not None:
-            await self._journal.close()
-        self._opened = False
-        self._stamps.clear()
+        if self._home is not None and self._outlet is not None:
+            await self._outlet.journal.close()
+        self._home = self._outlet = None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -232,90 +262,70 @@ class App:
     @property
     def journal(self) -> Journal:
         """The open journal; raises `JournalClosed`."""
-        if self._journal is None or not self._opened:
+        if self._outlet is None:
             raise errors.JournalClosed
-        return self._journal
+        return self._outlet.journal
 
     # --- publishing ---------------------------------------------------------------------------
 
     @overload
-    async def publish(
-        self,
-        event: Event,
-        *,
-        event_id: UUID | str | None = None,
-        parents: Sequence[ParentRef] = (),
-        traceparent: str | None = None,
-        tracestate: str = "",
-        headers: Mapping[str, bytes] | None = None,
-    ) -> Published: ...
+    async def publish(self, event: Event, **options: Unpack[Said]) -> Published: ...
     @overload
-    async def publish(
-        self, event: Sequence[Event | tuple[Event, Options]], *, parents: Sequence[ParentRef] = ()
-    ) -> list[Published]: ...
-    async def publish(
-        self,
-        event: Event | Sequence[Event | tuple[Event, Options]],
-        *,
-        event_id: UUID | str | None = None,
-        parents: Sequence[ParentRef] = (),
-        traceparent: str | None = None,
-        tracestate: str = "",
-        headers: Mapping[str, bytes] | None = None,
-    ) -> Published | list[Published]:
+    async def publish(self, event: Several, *, parents: Sequence[ParentRef] = ()) -> list[Published]: ...
+    async def publish(self, event: Event | Several, **options: Unpack[Said]) -> Published | list[Published]:
         """Publish one event, or several as one unit: all or none.  Returns when they are on disk.
 
-        ``event_id`` makes a repeated publish harmless: same id and same content succeed without effect,
-        other content raises `EventConflict`.  ``parents`` are ids or envelopes of events that caused this
-        one; they must be in the journal or in the same unit, else `ParentMissing`.  A unit has at most
-        10,000 events and 64 MiB, else `UnitTooLarge`.
+        Options: ``event_id``, ``parents``, ``traceparent``, ``tracestate``, ``headers``; of several events
+        each may have its own, as a pair with `Options`.  ``event_id`` makes a repeated publish harmless: same
+        id and same content succeed without effect, other content raises `EventConflict`.  ``parents`` are ids
+        or envelopes of events that caused this one; they must be in the journal or in the same unit, else
+        `ParentMissing`.  A unit has at most 10,000 events and 64 MiB, else `UnitTooLarge`.
 
         Raises the `EventError` and `JournalError` families; nothing was written then.
         """
-        options = Options(
-            event_id=event_id,
-            parents=parents,
-            traceparent=traceparent,
-            tracestate=tracestate,
-            headers=headers,
-        )
+        found = await self._publish(event, Options(**options))
+        return found[0] if isinstance(event, Event) else found
+
+    async def _publish(self, event: Event | Several, options: Options) -> list[Published]:
+        from headrace.runtime.outlet import unit_of
+
+        unit = unit_of(event, options)
         await self.open()
-        if isinstance(event, Event):
-            (receipt,) = await self._publish([(event, options)])
-            return receipt
-        shared = Options(parents=parents)
-        if options != shared:
-            given = next(at for at in Options.__slots__ if getattr(options, at) != getattr(shared, at))
-            problem = "several events cannot share it; publish pairs of an event and its Options"
-            raise errors.EnvelopeInvalid(attribute=given, problem=problem)
-        return await self._publish([one if isinstance(one, tuple) else (one, shared) for one in event])
+        assert self._outlet is not None
+        return await self._outlet.publish(unit)
 
-    async def _publish(self, unit: Sequence[tuple[Event, Options]]) -> list[Published]:
-        if not unit:
-            return []
-        publisher = Publisher(
-            self.journal,
-            self._world or World(),
-            f"headrace/{self.name}",
-            self.principal,
-            self.settings.payload_bytes_max,
-        )
-        whole = Unit(len(unit), self.settings.journal)
-        for event, options in unit:
-            contract = contract_of(type(event))
-            stamp = await self._stamp(contract)
-            whole.add(await publisher.prepare(contract, event, options, stamp), contract.type)
-        receipts = await self.journal.publish(whole.records)
-        return [Published(UUID(bytes=one.event_id), one.duplicate) for one in receipts]
+    @overload
+    def publish_sync(self, event: Event, **options: Unpack[Said]) -> Published: ...
+    @overload
+    def publish_sync(self, event: Several, *, parents: Sequence[ParentRef] = ()) -> list[Published]: ...
+    def publish_sync(self, event: Event | Several, **options: Unpack[Said]) -> Published | list[Published]:
+        """`publish` for code without an event loop: a script, a thread, a cell of a notebook.
 
-    async def _stamp(self, contract: Contract) -> int:
-        known = self._stamps.get(contract.type)
-        if known is None:
-            from headrace.runtime.plan import stamp_of
+        Waits until the events are on disk.  From a thread beside the loop that the app is open on, that loop
+        does it; else a thread of the app's own, with a connection of its own, which `close_sync` ends.
+        """
+        found = self._publish_sync(event, Options(**options))
+        return found[0] if isinstance(event, Event) else found
 
-            (known,) = await self.journal.intern([stamp_of(contract, self.name)])
-            self._stamps[contract.type] = known
-        return known
+    def _publish_sync(self, event: Event | Several, options: Options) -> list[Published]:
+        from headrace.runtime.outlet import Aside, unit_of, waited
+
+        unit, home = unit_of(event, options), self._home
+        if home is not None and self._outlet is not None and home[0] != threading.get_ident():
+            return waited(self._outlet.publish(unit), home[1])
+        if (self._world is not None and self._world.journal is not None) or self.settings.journal == MEMORY:
+            hint = "await app.publish(...) on the loop that the app is open on"
+            raise errors.JournalLoopBound("A journal in memory has one connection.", hint=hint)
+        self._aside = self._aside or Aside(self._open_aside)
+        return self._aside.publish(unit)
+
+    async def _open_aside(self) -> Outlet:
+        return await self._opened(journal_of(self.settings, self._world or World()))
+
+    def close_sync(self) -> None:
+        """End what `publish_sync` has opened; harmless when there is nothing."""
+        if self._aside is not None:
+            self._aside.close()
 
     # --- running ------------------------------------------------------------------------------
 
@@ -341,7 +351,14 @@ class App:
                 dedup_window_s=settings.dedup_window_s,
                 limits=Limits(settings.payload_bytes_max, settings.depth_max),
             ),
+            resources=self._resources(),
         )
+
+    def _resources(self) -> Resources:
+        from headrace.runtime.provide import Resources
+
+        lifespan = None if self._lifespan is None else partial(self._lifespan, self)
+        return Resources(self.providers, lifespan, self._provided)
 
     async def run(self, stop: asyncio.Event | None = None, *, observer: Observer | None = None) -> int:
         """Handle events in this process until ``stop`` is set (or the task is cancelled).

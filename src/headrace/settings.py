@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, NamedTuple, cast, get_type_hints
 
 from headrace import errors
 
 ENVIRONMENT = "HEADRACE_"
+#: The journal of one process, for tests.
+MEMORY = ":memory:"
 #: Names in the environment that are no settings: they are about the terminal of one command.
 _OTHERS = ("NO_PROGRESS",)
 
@@ -35,6 +38,8 @@ class Settings:
     stop_grace_ms: int = 10_000
     #: How long the id and the causes of an event are known after retention has removed its payload: 30 days.
     dedup_window_s: int = 2_592_000
+    #: How ``headrace run`` and ``dev`` log: ``text`` for people, ``json`` for programs.
+    log_format: str = "text"
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -48,14 +53,49 @@ def load(
     folder: Path | None = None,
 ) -> Settings:
     """Return the settings in force; raises `SettingInvalid` with the origin of what is wrong."""
-    found: dict[str, Any] = {}
+    return Settings(**{one.name: one.value for one in told(flags, environment, folder)})
+
+
+class Told(NamedTuple):
+    """One setting: its value and who said so."""
+
+    name: str
+    value: Any
+    #: A file, ``the environment``, ``a flag``, or `DEFAULT`.
+    origin: str
+
+
+#: The origin of what nobody has set.
+DEFAULT = "the default"
+
+
+def told(
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> list[Told]:
+    """Return every setting with its origin, in the order of `Settings`; raises `SettingInvalid`."""
+    found = {field.name: Told(field.name, field.default, DEFAULT) for field in fields(Settings)}
     for origin, values in (
         *_files(folder or Path.cwd()),
         ("the environment", _from_environment(os.environ if environment is None else environment)),
         ("a flag", {name: value for name, value in (flags or {}).items() if value is not None}),
     ):
-        found |= {name: _typed(name, value, origin) for name, value in values.items()}
-    return Settings(**found)
+        found |= {name: Told(name, _typed(name, value, origin), origin) for name, value in values.items()}
+    return list(found.values())
+
+
+#: What stands before ``@`` in an address, after a user; and parameters that are named for a secret.
+_SECRETS = (
+    re.compile(r"(?<=://)([^/?#@:]*):[^/?#]*@"),
+    re.compile(r"(?<=[?&])([^=&]*(?:pass|secret|token|key)[^=&]*)=[^&]*", re.IGNORECASE),
+)
+
+
+def without_secrets(value: object) -> str:
+    """Return a value for people: the passwords in an address are left out."""
+    text = _SECRETS[0].sub(r"\1:***@", str(value))
+    return _SECRETS[1].sub(r"\1=***", text)
 
 
 _TYPES = get_type_hints(Settings)
@@ -69,6 +109,8 @@ _BOUNDS = {
     "dedup_window_s": (1, 3_153_600_000),
 }
 
+_CHOICES = {"durability": ("full", "normal"), "log_format": ("text", "json")}
+
 
 def _check(name: str, value: Any, origin: str) -> None:
     """Raise `SettingInvalid` for a value that cannot work."""
@@ -76,8 +118,8 @@ def _check(name: str, value: Any, origin: str) -> None:
     problem = ""
     if high and not low <= value <= high:
         problem = f"it is {low:,} to {high:,}, not {value:,}"
-    elif name == "durability" and value not in ("full", "normal"):
-        problem = f"it is 'full' or 'normal', not {value!r}"
+    elif name in _CHOICES and value not in _CHOICES[name]:
+        problem = f"it is {' or '.join(map(repr, _CHOICES[name]))}, not {value!r}"
     if problem:
         raise errors.SettingInvalid(name=name, origin=origin, problem=problem)
 

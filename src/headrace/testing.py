@@ -155,6 +155,7 @@ def run_until_idle(
     app: App,
     *events: Event,
     models: Mapping[str, Model] | None = None,
+    provide: Mapping[Any, object] | None = None,
     clock: ManualClock | None = None,
     chance: Chance | None = None,
     faults: Faults | None = None,
@@ -163,7 +164,9 @@ def run_until_idle(
 
     The options are those of `until_idle`, the form for code that runs on an event loop.
     """
-    return asyncio.run(until_idle(app, events, models=models, clock=clock, chance=chance, faults=faults))
+    return asyncio.run(
+        until_idle(app, events, models=models, provide=provide, clock=clock, chance=chance, faults=faults)
+    )
 
 
 async def until_idle(
@@ -171,27 +174,28 @@ async def until_idle(
     events: Iterable[Event] = (),
     *,
     models: Mapping[str, Model] | None = None,
+    provide: Mapping[Any, object] | None = None,
     clock: ManualClock | None = None,
     chance: Chance | None = None,
     faults: Faults | None = None,
 ) -> Result:
     """Publish events in memory, handle everything that follows, return what came of it.
 
-    ``models`` puts other models in place, by the name of the handler's function.  Retries do not wait: the
-    clock moves on by itself.  The app's own journal is not touched.
+    ``models`` puts other models in place, by the name of the handler's function; ``provide`` other things in
+    the place of what `App.provide` would make, by their type.  Neither retries nor rates wait: the clock
+    moves on by itself.  The app's own journal is not touched; its lifespan is entered.
     """
     clock = clock or ManualClock()
     chance, faults = chance or SystemChance(), faults or NoFaults()
     journal = SqliteJournal(":memory:", clock=clock, chance=chance, faults=faults)
-    with app.borrowed(
-        World(clock=clock, chance=chance, faults=faults, journal=journal), _swapped(app, models)
-    ):
+    world = World(clock=clock, chance=chance, faults=faults, journal=journal)
+    with app.borrowed(world, _swapped(app, models), provide or {}):
         async with app:
             given = list(events)
             await app.publish(given)
             worker = app.worker()
-            await worker.start(keep=False)
             try:
+                await worker.start(keep=False)
                 await drain(worker.servers, clock)
             finally:
                 await worker.finish()
@@ -220,7 +224,7 @@ async def drain(servers: Sequence[Server], clock: ManualClock) -> None:
             await SystemClock().sleep(POLL_S)
             clock.advance(asyncio.get_running_loop().time() - began)
             continue
-        due = [server.consumer.next_due_ns() for server in servers]
+        due = [server.next_due_ns() for server in servers]
         times = [one for one in due if one is not None]
         if not times:
             return

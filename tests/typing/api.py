@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from typing import assert_type
 from uuid import UUID
@@ -23,6 +24,7 @@ from headrace import (
     RetryPolicy,
     errors,
 )
+from headrace.integrations.asgi import Inlet, lifespan
 from headrace.testing import EchoModel, FailAt, ManualClock, Result, run_until_idle, until_idle
 
 # ----------------------------------------------------------------------------- the app of the README
@@ -159,6 +161,55 @@ async def publishing(envelope: Envelope) -> None:
         except errors.JournalError as fault:
             assert_type(fault.code, str)
             assert_type(fault.hint, str)
+
+
+def publishing_without_a_loop(opened: App) -> None:
+    """The same shapes, without `await`."""
+    ticket = Ticket(customer="ada", text="hi")
+    assert_type(opened.publish_sync(ticket, event_id="order-7"), Published)
+    assert_type(opened.publish_sync([ticket, (ticket, Options())], parents=["order-7"]), list[Published])
+    opened.publish_sync(5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    opened.close_sync()
+
+
+# ------------------------------------------------------------------------------------ what handlers share
+
+
+class Pool:
+    size: int = 1
+
+
+@asynccontextmanager
+async def whole_life(app: App) -> AsyncIterator[None]:
+    yield
+
+
+sharing = App("sharing", lifespan=whole_life)
+
+
+@sharing.provide
+async def pool() -> AsyncIterator[Pool]:
+    yield Pool()
+
+
+@sharing.provide
+def number(pool: Pool) -> int:
+    return pool.size
+
+
+@sharing.handler(rate_per_s=2.5)
+async def shares(event: Ticket, pool: Pool, number: int) -> None:
+    pass
+
+
+async def what_is_provided_stays_a_function() -> None:
+    """The decorator gives the function back with its types."""
+    assert_type(pool(), AsyncIterator[Pool])
+    assert_type(number(Pool()), int)
+    await shares(Ticket(customer="ada", text=""), Pool(), 1)
+    run_until_idle(sharing, provide={Pool: Pool()})
+    assert_type(lifespan(sharing, handlers=True)(None), AbstractAsyncContextManager[None])
+    Inlet(sharing, types=["Ticket"])
 
 
 # ---------------------------------------------------------------------------------------------- testing

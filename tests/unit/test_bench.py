@@ -33,6 +33,7 @@ SCRIPTS = {
         ("--rounds", "1", "--starts", "1"),
         {"import_ms", "first_event_ms"},
     ),
+    "reload": (("--rounds", "1"), {"code_ms", "model_ms", "lost"}),
 }
 
 

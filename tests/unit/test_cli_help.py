@@ -32,8 +32,8 @@ def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 COMMANDS = dict(commands(typer.main.get_command(tree())))
 NAMES = (
-    *("demo", "run", "publish", "tail", "show", "why", "status", "check"),
-    *("compact", "backup", "erase", "copy", "explain"),
+    *("demo", "new", "dev", "run", "publish", "tail", "show", "why", "status", "check"),
+    *("compact", "backup", "erase", "copy", "settings", "doctor", "explain", "completion", "cheat"),
 )
 
 

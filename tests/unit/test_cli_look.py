@@ -153,6 +153,73 @@ def test_tail_filters_and_begins_where_told(capsys: Capture, journal: str) -> No
     assert "no topic ordres; it has orders, packed" in nothing.err
 
 
+def test_tail_filters_by_key_and_content(capsys: Capture, journal: str) -> None:
+    """Only what fits counts for the newest; several conditions hold together; text is compared as it is."""
+
+    def shown(*options: object) -> list[Any]:
+        return here(capsys, "tail", "--journal", journal, "--jsonl", *options).lines
+
+    mine = shown("--key", "customer-1", "--limit", 1000)
+    assert {one["key"] for one in mine} == {"customer-1"}
+    assert len(shown("--key", "customer-1", "--limit", 2)) == 2
+    found = shown("--where", "number=7", "--where", "customer=customer-3", "--from", 0)
+    assert {one["type"] for one in found} == {"Order", "Packed"}
+    assert {one["payload"]["number"] for one in found} == {7}
+    assert shown("--where", "number.deep=7", "--where", "nothing=x") == []
+
+
+def test_tail_shows_a_stretch_of_time(capsys: Capture, journal: str) -> None:
+    """From a time, which counts itself, to before another; or to an offset, which counts itself."""
+
+    def shown(*options: object) -> list[Any]:
+        return here(capsys, "tail", "--journal", journal, "--jsonl", *options).lines
+
+    everything = shown("--from", 0)
+    first, last = everything[5]["time"], everything[-2]["time"]
+    expected = [one for one in everything if first <= one["time"] < last]
+    assert shown("--from", first, "--to", last) == expected
+    assert shown("--from", first.removesuffix("Z") + "+00:00", "--to", last) == expected
+    assert shown("--from", 3, "--to", 6) == [one for one in everything if 3 <= one["offset"] <= 6]
+    assert shown("--from", "2000-01-01", "--to", "2001-01-01") == []
+    assert shown("--from", "2100-01-01") == []
+    assert len(shown("--from", "1d", "--limit", 1000)) == len(everything)
+
+
+def test_tail_shows_a_chain(capsys: Capture, journal: str) -> None:
+    """All that belongs to one event, by any of its members; other filters hold besides."""
+    packed = first(capsys, journal, "--type", "Packed")
+
+    def shown(*options: object) -> list[Any]:
+        return here(capsys, "tail", "--journal", journal, "--jsonl", "--chain", *options).lines
+
+    for member in (packed["event_id"], packed["causality_id"]):
+        assert [one["type"] for one in shown(member)] == ["Order", "Packed"]
+    assert [one["type"] for one in shown(packed["event_id"], "--topic", "packed")] == ["Packed"]
+    missing = here(capsys, "tail", "--journal", journal, "--chain", "ffffffffffffffff")
+    assert (missing.code, missing.out) == (Exit.NO, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--from", "yesterday"), "--from 'yesterday' is neither an offset nor a time"),
+        (("--to", "2026-13-01"), "--to '2026-13-01' is neither an offset nor a time"),
+        (("--where", "x"), "--where 'x' has no field, or no value"),
+        (("--where", "=x"), "--where '=x' has no field, or no value"),
+        (("--to", "5", "--follow"), "--to ends, and --follow does not"),
+    ],
+)
+def test_tail_says_what_it_cannot_follow(
+    capsys: Capture, journal: str, options: tuple[str, ...], said: str
+) -> None:
+    """Exit code 2 and a hint, before anything is shown."""
+    ran = here(capsys, "tail", "--journal", journal, *options)
+
+    assert (ran.code, ran.out) == (Exit.UNUSABLE, "")
+    assert said in ran.err
+    assert "\n\nhint: " in ran.err
+
+
 def test_tail_gives_the_whole_envelope(capsys: Capture, journal: str) -> None:
     """Stable keys, RFC 3339 times, the payload as JSON."""
     found = first(capsys, journal, "--type", "Packed")

@@ -23,7 +23,10 @@ class Note(Event, topic="notes", key="owner"):
     owner: str
     text: str = ""
 
-app = App("memo", events=[Note])
+class Bare(Event, topic="bare"):
+    pass
+
+app = App("memo", events=[Note, Bare])
 """
 
 
@@ -141,9 +144,85 @@ def test_many_short_lines_are_several_units(folder: Path) -> None:
     assert [one["line"] for one in ran.lines] == list(range(1, UNIT_EVENTS_MAX + 501))
 
 
+def test_ids_from_the_input_make_a_repeat_harmless(folder: Path) -> None:
+    """A second run of the same file adds nothing and says so; a line that has changed is refused."""
+    lines = [b'{"n": %d, "owner": "a%d"}' % (n, n) for n in range(3)]
+    (folder / "notes.jsonl").write_bytes(b"\n".join(lines[:2]))
+    first = publish(folder, "@notes.jsonl", "--id-field", "n")
+    (folder / "notes.jsonl").write_bytes(b"\n".join([*lines, b'{"n": 1, "owner": "other"}']))
+    again = publish(folder, "@notes.jsonl", "--id-field", "n")
+
+    assert (first.code, first.err) == (Exit.DONE, "")
+    assert [one["duplicate"] for one in again.lines] == [True, True, False]
+    assert [one["event_id"] for one in again.lines[:2]] == [one["event_id"] for one in first.lines]
+    assert again.code == Exit.NO
+    assert "error[HR-E110]: line 4: " in again.err
+    assert "published before: 2 lines" in again.err
+    assert [one["owner"] for one in stored(folder)] == ["a0", "a1", "a2"]
+    assert apart("show", "2", cwd=folder).code == Exit.DONE, "the id of the input finds the event"
+
+
+def test_an_id_field_of_the_type_stays(folder: Path) -> None:
+    """One that the type has is a field like any other; one that it has not is taken out."""
+    ran = publish(folder, "-", "--id-field", "text", stdin=b'{"owner": "a", "text": "one"}\n')
+
+    assert ran.code == Exit.DONE
+    assert stored(folder) == [{"owner": "a", "text": "one"}]
+
+
+@pytest.mark.parametrize("value", [b"null", b"1.5", b"true", b'""', b"[1]", b""])
+def test_a_line_without_an_id_is_refused(folder: Path, value: bytes) -> None:
+    """With --id-field a payload that names none would be published twice by a second run."""
+    field = b', "n": ' + value if value else b""
+    ran = publish(folder, "-", "--id-field", "n", stdin=b'{"owner": "a"' + field + b"}\n")
+
+    assert (ran.code, ran.out) == (Exit.NO, "")
+    assert "line 1" in ran.err
+    assert "'n'" in ran.err
+
+
+def test_a_key_is_given_to_payloads_without(folder: Path) -> None:
+    """It fills the field of the key; a payload that says otherwise is refused, and so is no object."""
+    lines = b'{"text": "x"}\n{"owner": "ada"}\n{"owner": "bob"}\n[1]\n'
+    ran = publish(folder, "-", "--key", "ada", stdin=lines)
+
+    assert [one["line"] for one in ran.lines] == [1, 2]
+    assert "error[HR-E113]: line 3" in ran.err
+    assert "error[HR-E104]: line 4" in ran.err
+    assert [one["owner"] for one in stored(folder)] == ["ada", "ada"]
+
+
+def test_numbers_keep_their_digits(folder: Path) -> None:
+    """What is put in or taken out beside them does not go through a float."""
+    (folder / "memo.py").write_text(APP.replace('text: str = ""', "amount: int"))
+    amount = 12345678901234567890123456789
+    line = b'{"n": 1, "amount": %d}\n' % amount
+    ran = publish(folder, "-", "--key", "a", "--id-field", "n", stdin=line)
+
+    assert ran.code == Exit.DONE, ran.err
+    assert stored(folder)[0]["amount"] == amount
+
+
+def test_a_file_shows_how_far_it_is(tmp_path: Path) -> None:
+    """Bytes of bytes with rate and time left; without a known end the bytes alone."""
+    from headrace.cli.publish import _size_of
+
+    (tmp_path / "file").write_bytes(b"12345")
+    source = os.open(tmp_path / "file", os.O_RDONLY)
+    reading, writing = os.pipe()
+    try:
+        assert _size_of(source) == 5
+        assert _size_of(reading) is None
+    finally:
+        for one in (source, reading, writing):
+            os.close(one)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("publish", "memo:app", "Note", "{}", "--id", "x", "--id-field", "n"), "both name the id"),
+        (("publish", "memo:app", "Bare", "{}", "--key", "x"), "events of type Bare have no key"),
         (("publish", "memo:app", "Nte", "{}"), "knows no event type 'Nte'; it knows Note"),
         (("publish", "memo:app", "Note", "@nothing.jsonl"), "there is no file nothing.jsonl"),
         (("publish", "memo:app", "Note", "-", "--id", "x"), "--id names one event"),
@@ -222,3 +301,18 @@ def test_tail_follows_what_others_publish(folder: Path) -> None:
     assert owners == ["old", "new", "newer"]
     assert (ran.code, ran.out, ran.err) == (Exit.INTERRUPTED, "", "interrupted\n")
     assert (end.code, len(end.lines)) == (Exit.DONE, 4)
+
+
+def test_tail_follows_a_chain(folder: Path) -> None:
+    """What is there of it, each event once, then what joins it; events of other chains are passed over."""
+    root = publish(folder, '{"owner": "root"}').lines[0]["event_id"]
+    publish(folder, '{"owner": "child"}', "--parent", root)
+    with Running("tail", "--chain", root, "--follow", "--jsonl", cwd=folder) as running:
+        assert running.process.stdout is not None
+        owners = [json.loads(running.process.stdout.readline())["payload"]["owner"] for _ in range(2)]
+        publish(folder, '{"owner": "stranger"}')
+        publish(folder, '{"owner": "late"}', "--parent", root)
+        owners.append(json.loads(running.process.stdout.readline())["payload"]["owner"])
+        running.ended(signal.SIGINT)
+
+    assert owners == ["root", "child", "late"]

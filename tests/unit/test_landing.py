@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from headrace.ports import Batch, Row, VersionInfo
 from headrace.runtime.flight import Flight, Landing
+from headrace.runtime.rhythm import Rhythm
 from headrace.runtime.server import IDLE_S, Server
 from headrace.testing import ManualClock
 
@@ -42,7 +43,7 @@ def test_a_server_whose_last_flight_has_ended_sleeps() -> None:
     """The look at deadlines, which is overdue by then, does not wake it again and again."""
     clock, looks = ManualClock(), list[int]()
     server = Server.__new__(Server)
-    server._clock, server._flights, server._due = clock, [flight_of(1)], {}
+    server._clock, server._flights, server._rhythm = clock, [flight_of(1)], Rhythm(clock)
     server._claimed, server.consumer = deque(), cast("Any", SimpleNamespace(claims_apart=False))
     server._deadline = cast("Any", SimpleNamespace(interval_s=0.5, look=lambda: looks.append(1)))
     server._watch_deadlines()

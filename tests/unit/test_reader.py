@@ -60,7 +60,9 @@ def test_the_newest_events_are_found_backwards(reader: Reader) -> None:
     assert (
         reader.newest(5, topic="packed") == [one for one in everything if one.envelope.topic == "packed"][-5:]
     )
-    assert reader.newest(2, kind="Packed") == reader.newest(2, topic="packed")
+    assert reader.newest(2, fits=lambda one: one.envelope.type == "Packed") == reader.newest(
+        2, topic="packed"
+    )
     assert reader.newest(2, topic="nothing") == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import traceback
@@ -21,6 +22,8 @@ DEBUG = "--debug"
 #: In the order of a first day; each is a module beside this one.
 COMMANDS = (
     "demo",
+    "new",
+    "dev",
     "run",
     "publish",
     "tail",
@@ -36,13 +39,18 @@ COMMANDS = (
     "erase",
     "copy",
     "index",
+    "settings",
+    "doctor",
     "explain",
+    "completion",
+    "cheat",
 )
 #: The error of a wrong command line.  Versions of typer differ in where it lives, not in its heirs.
 _ClickError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 _EPILOG = examples(
     "headrace demo",
+    "headrace new support",
     "headrace run app:app",
     "headrace status",
     more="Exit codes: 0 done; 1 it ran and the answer is no, or some items failed; 2 it could not run"
@@ -106,6 +114,8 @@ def _told(fault: Exception, *, debug: bool) -> int:
         traceback.print_exception(fault)
     elif isinstance(fault, TargetFailed):
         _show_users_frames(fault.cause)
+    elif isinstance(fault, errors.ProviderFailed) and fault.__cause__ is not None:
+        _show_users_frames(fault.__cause__)
     if not isinstance(fault, errors.HeadraceError):
         fault = errors.HeadraceError(f"{type(fault).__name__}: {fault}", hint=f"run it again with {DEBUG}")
     show_error(fault)
@@ -138,7 +148,9 @@ def _show_users_frames(cause: BaseException) -> None:
 
 
 _PACKAGE = str(Path(__file__).parents[1])
+#: Between us and the providers of an app.
+_CONTEXTLIB = contextlib.__file__
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith((_PACKAGE, "<frozen importlib")) or "/importlib/" in file
+    return file.startswith((_PACKAGE, "<frozen importlib")) or "/importlib/" in file or file == _CONTEXTLIB

@@ -213,9 +213,10 @@ class Progress:
 
     PATIENCE_NS, REDRAW_NS = 1_000_000_000, 100_000_000
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int | None, unit: str = "") -> None:
         self._clock = SystemClock()
-        self.total = total
+        #: ``None`` where nobody knows how much there is.
+        self.total, self._unit = total, unit
         self._started_ns = self._clock.boot_ns()
         self._next_ns = self._started_ns + self.PATIENCE_NS
         self._drawn = False
@@ -228,8 +229,9 @@ class Progress:
             return
         self._next_ns = now + self.REDRAW_NS
         rate = done / ((now - self._started_ns) / 1e9)
-        left = f", {(self.total - done) / rate:.0f} s left" if done else ""
-        text = f"{done:,} of {self.total:,}  {rate:,.0f}/s{left}  {note}"
+        left = f", {(self.total - done) / rate:.0f} s left" if done and self.total is not None else ""
+        of = "" if self.total is None else f" of {self.total:,}"
+        text = f"{done:,}{of}{self._unit}  {rate:,.0f}/s{left}  {note}"
         room = os.get_terminal_size(sys.stderr.fileno()).columns - 1
         print(f"\r\x1b[K{shortened(text, room)}", end="", file=sys.stderr, flush=True)
         self._drawn = True

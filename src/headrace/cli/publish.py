@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,11 +15,13 @@ import typer
 
 from headrace import errors
 from headrace.cli.options import Index, Journal, Target, examples
-from headrace.cli.output import Exit, counted, put_json_line, say, show_error
+from headrace.cli.output import Exit, Progress, counted, put_json_line, say, show_error
 
 if TYPE_CHECKING:
-    from headrace.app import App, Published
+    from headrace.app import App
     from headrace.event.contract import Contract, Event
+    from headrace.runtime.outlet import Published
+    from headrace.runtime.publish import Options
 
 #: Bytes of one read; the lines in it are published together, so a quick source shares its flushes.
 READ_BYTES = 65_536
@@ -25,8 +29,11 @@ READ_BYTES = 65_536
 _EPILOG = examples(
     """headrace publish app:app Ticket '{"customer": "ada", "text": "My card is lost"}'""",
     "headrace publish app:app Ticket @tickets.jsonl",
+    "headrace publish app:app Ticket @export.jsonl --id-field ticket_id",
     "tail -F new.jsonl | headrace publish app:app Ticket -",
-    more="The key is a field of the payload: the event class names it.",
+    """echo '{"text": "My card is lost"}' | headrace publish app:app Ticket - --key ada""",
+    more="With --id-field the same command may be given again after an interruption: what was published"
+    " already has no effect, and says so.",
 )
 
 
@@ -35,7 +42,7 @@ def add_to(top: typer.Typer) -> None:
     top.command("publish", epilog=_EPILOG)(_publish)
 
 
-def _publish(
+def _publish(  # noqa: PLR0913, PLR0917 - one parameter per option
     target: Target,
     kind: Annotated[str, typer.Argument(metavar="TYPE", help="The event type.", show_default=False)],
     payload: Annotated[
@@ -52,6 +59,19 @@ def _publish(
         typer.Option(
             "--id", help="Publishing this id again has no effect. One event only.", show_default=False
         ),
+    ] = None,
+    id_field: Annotated[
+        str | None,
+        typer.Option(
+            "--id-field",
+            metavar="FIELD",
+            help="Each payload names its id in this field, which is taken out if the type has none such.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="The key of payloads that have none themselves.", show_default=False),
     ] = None,
     parents: Annotated[
         list[str] | None,
@@ -74,8 +94,14 @@ def _publish(
         )
     single = _single(payload)
     if single is None and event_id is not None:
-        raise errors.CommandInvalid(problem="--id names one event, not one per line", hint="drop --id")
-    publisher = Publisher(app, contract, event_id, parents or [])
+        raise errors.CommandInvalid(
+            problem="--id names one event, not one per line", hint="--id-field names a field of each payload"
+        )
+    if event_id is not None and id_field is not None:
+        raise errors.CommandInvalid(problem="--id and --id-field both name the id", hint="drop one of them")
+    if key is not None and contract.key_field is None:
+        raise errors.CommandInvalid(problem=f"events of type {kind} have no key", hint="drop --key")
+    publisher = Publisher(app, Shaping(contract, id_field, key), event_id, parents or [])
     if single is not None:
         return asyncio.run(publisher.publish_one(single))
     source = 0 if payload == "-" else os.open(_file(payload), os.O_RDONLY)
@@ -110,84 +136,164 @@ class Line(NamedTuple):
     size_bytes: int
 
 
+class Ready(NamedTuple):
+    """A line that can be published."""
+
+    line: Line
+    event: Event
+    options: Options
+
+
+class Shaping(NamedTuple):
+    """From the bytes of one payload to an event and the id that the payload names."""
+
+    contract: Contract
+    id_field: str | None = None
+    key: str | None = None
+
+    def event(self, text: bytes, bytes_max: int) -> tuple[Event, str | None]:
+        """Return the event and its id, if it names one; raises the `EventError` family."""
+        from headrace.codec.foreign import check_foreign
+
+        check_foreign(self.contract.type, text, bytes_max)
+        if self.id_field is None and self.key is None:
+            return self.contract.decode(text), None
+        return self._shaped(text)
+
+    def _shaped(self, text: bytes) -> tuple[Event, str | None]:
+        from headrace.codec.foreign import fields_of, object_of
+
+        fields = fields_of(self.contract.type, text)
+        event_id = None
+        if self.id_field is not None:
+            event_id = self._id(fields.get(self.id_field), self.id_field)
+            if self.id_field not in self._known():
+                del fields[self.id_field]
+        field = self.contract.key_field
+        if self.key is not None and field is not None:
+            own = fields.setdefault(field, json.dumps(self.key).encode())
+            if _text_of(own) != self.key:
+                problem = f"the payload says {_text_of(own)!r}, and --key says {self.key!r}"
+                raise errors.KeyInvalid(type=self.contract.type, problem=problem)
+        return self.contract.decode(object_of(fields)), event_id
+
+    def _id(self, value: bytes | None, field: str) -> str:
+        found = None if value is None else json.loads(value)
+        if isinstance(found, bool) or not isinstance(found, (str, int)) or found == "":
+            problem = f"the field {field!r} of the payload holds neither text nor a whole number"
+            raise errors.EnvelopeInvalid(attribute="event_id", problem=problem)
+        return str(found)
+
+    def _known(self) -> set[str]:
+        """Return the names under which the type takes fields."""
+        fields = self.contract.cls.model_fields
+        return {*fields, *(one.alias for one in fields.values() if one.alias is not None)}
+
+
+def _text_of(value: bytes) -> str:
+    found = json.loads(value)
+    return found if isinstance(found, str) else value.decode()
+
+
 class Publisher:
     """Takes foreign bytes, checks them whole, publishes them, and tells what became of each."""
 
-    def __init__(self, app: App, contract: Contract, event_id: str | None, parents: Sequence[str]) -> None:
-        self._app, self._contract = app, contract
+    def __init__(self, app: App, shaping: Shaping, event_id: str | None, parents: Sequence[str]) -> None:
+        self._app, self._shaping = app, shaping
         self._event_id, self._parents = event_id, parents
         self._bytes_max = app.settings.payload_bytes_max
-        self._failed = 0
-
-    def _event_of(self, line: Line) -> Event:
-        if line.text is None:
-            raise errors.PayloadTooLarge(
-                type=self._contract.type, size_bytes=line.size_bytes, limit_bytes=self._bytes_max
-            )
-        return self._event(line.text)
-
-    def _event(self, text: bytes) -> Event:
-        from headrace.codec.foreign import check_foreign
-
-        check_foreign(self._contract.type, text, self._bytes_max)
-        return self._contract.decode(text)
+        self._failed = self._duplicates = 0
 
     async def publish_one(self, text: bytes) -> int:
         """Publish one payload; raises what is wrong with it."""
-        event = self._event(text)
+        event, named = self._shaping.event(text, self._bytes_max)
         async with self._app as app:
-            receipt = await app.publish(event, event_id=self._event_id, parents=self._parents)
+            receipt = await app.publish(event, event_id=self._event_id or named, parents=self._parents)
         _tell(receipt)
         return Exit.DONE
 
     async def publish_lines(self, source: int) -> int:
         """Publish one payload per line; a line that is refused does not stop the others."""
-        splitter = Splitter(self._bytes_max)
-        loop = asyncio.get_running_loop()
-        async with self._app:
-            while True:
-                # In a thread: a source that gives nothing for hours must not block the loop.
-                found = await loop.run_in_executor(None, os.read, source, READ_BYTES)
-                await self._publish_some(list(splitter.feed(found)))
-                if not found:
-                    break
+        progress = Progress(_size_of(source), " bytes")
+        try:
+            async with self._app:
+                await self._publish_all(source, progress)
+        finally:
+            progress.end()
+        if self._duplicates:
+            say(f"published before: {counted(self._duplicates, 'line')}")
         if self._failed:
             say(f"not published: {counted(self._failed, 'line')}")
         return Exit.NO if self._failed else Exit.DONE
 
+    async def _publish_all(self, source: int, progress: Progress) -> None:
+        splitter = Splitter(self._bytes_max)
+        loop = asyncio.get_running_loop()
+        read_bytes = lines = 0
+        found = b"?"
+        while found:
+            # In a thread: a source that gives nothing for hours must not block the loop.
+            found = await loop.run_in_executor(None, os.read, source, READ_BYTES)
+            some = list(splitter.feed(found))
+            await self._publish_some(some)
+            read_bytes, lines = read_bytes + len(found), lines + len(some)
+            if not sys.stdout.isatty():  # there the receipts show how far it is
+                progress.at(read_bytes, counted(lines, "line"))
+
     async def _publish_some(self, lines: list[Line]) -> None:
-        good: list[tuple[Line, Event]] = []
+        from headrace.runtime.publish import UNIT_EVENTS_MAX, Options
+
+        good: list[Ready] = []
         for line in lines:
             try:
-                good.append((line, self._event_of(line)))
+                event, named = self._event_of(line)
             except errors.EventError as fault:
                 self._refuse(line, fault)
-        from headrace.runtime.publish import UNIT_EVENTS_MAX
-
+            else:
+                good.append(Ready(line, event, Options(event_id=named, parents=self._parents)))
         for start in range(0, len(good), UNIT_EVENTS_MAX):
             await self._publish_unit(good[start : start + UNIT_EVENTS_MAX])
 
-    async def _publish_unit(self, good: list[tuple[Line, Event]]) -> None:
+    def _event_of(self, line: Line) -> tuple[Event, str | None]:
+        if line.text is None:
+            raise errors.PayloadTooLarge(
+                type=self._shaping.contract.type, size_bytes=line.size_bytes, limit_bytes=self._bytes_max
+            )
+        return self._shaping.event(line.text, self._bytes_max)
+
+    async def _publish_unit(self, good: list[Ready]) -> None:
         """Publish lines together; where that is refused, each by itself."""
         try:
-            receipts = await self._app.publish([event for _, event in good], parents=self._parents)
+            receipts = await self._app.publish([(one.event, one.options) for one in good])
         except errors.EventError:
             await self._publish_each(good)
             return
-        for (line, _), receipt in zip(good, receipts, strict=True):
-            _tell(receipt, line)
+        for one, receipt in zip(good, receipts, strict=True):
+            self._tell(receipt, one.line)
 
-    async def _publish_each(self, good: list[tuple[Line, Event]]) -> None:
+    async def _publish_each(self, good: list[Ready]) -> None:
         """Find the lines that the unit was refused for; the others are published all the same."""
-        for line, event in good:
+        for one in good:
             try:
-                _tell(await self._app.publish(event, parents=self._parents), line)
+                (receipt,) = await self._app.publish([(one.event, one.options)])
             except errors.EventError as fault:
-                self._refuse(line, fault)
+                self._refuse(one.line, fault)
+            else:
+                self._tell(receipt, one.line)
+
+    def _tell(self, receipt: Published, line: Line) -> None:
+        self._duplicates += receipt.duplicate
+        _tell(receipt, line)
 
     def _refuse(self, line: Line, fault: errors.EventError) -> None:
         self._failed += 1
         show_error(fault, f"line {line.number}: ")
+
+
+def _size_of(source: int) -> int | None:
+    """Return how many bytes a file has; ``None`` for what has no end in sight."""
+    about = os.fstat(source)
+    return about.st_size if stat.S_ISREG(about.st_mode) else None
 
 
 def _tell(receipt: Published, line: Line | None = None) -> None:

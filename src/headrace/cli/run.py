@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -17,6 +19,7 @@ from headrace import errors
 from headrace.cli.access import warn_of_environment
 from headrace.cli.options import Index, Journal, Target, examples
 from headrace.cli.output import Exit, counted, plain, say
+from headrace.lens.logs import JsonLines, TextLines
 from headrace.world import SystemClock
 
 if TYPE_CHECKING:
@@ -75,10 +78,21 @@ def _run(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="Where it listens; there is no password.")
     ] = "127.0.0.1",
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            "--log-format", help="text for people, or json for programs. [default: text]", show_default=False
+        ),
+    ] = None,
     siblings: Annotated[int, typer.Option("--one-of", hidden=True)] = 0,
+    ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
+    standby: Annotated[bool, typer.Option("--standby", hidden=True)] = False,
 ) -> int:  # fmt: skip
     """Handle events until stopped; several may run on one journal, and share the partitions."""
+    if standby and not _called():
+        return Exit.DONE
     flags = {"journal": journal, "index": index, "lease_ms": lease_ms, "durability": durability}
+    flags["log_format"] = log_format
     if not siblings:  # else the first process has said so
         warn_of_environment()
     if workers > 1:
@@ -87,12 +101,26 @@ def _run(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
 
         grace_s = load(flags).stop_grace_ms / 1000
         commands = [
-            _command(target, workers, {**flags, **_metrics_of(number, metrics_host, metrics_port)})
+            command_of(target, workers, {**flags, **_metrics_of(number, metrics_host, metrics_port)})
             for number in range(workers)
         ]
         return Supervisor(commands, grace_s).run()
     where = None if metrics_port is None else (metrics_host, metrics_port)
-    return Process(target, flags, siblings, where).run()
+    return Process(target, flags, siblings, where, ready_fd).run()
+
+
+def _called() -> bool:
+    """Load what every worker needs, and wait for a byte on standard input; its end means: not needed."""
+    from headrace.model.onnx import runtime
+
+    for name in ("journal.sqlite", "runtime.worker"):
+        importlib.import_module(f"headrace.{name}")
+    with suppress(errors.ExtraMissing):
+        runtime()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # on a terminal it is for those who work
+    called = bool(os.read(0, 1))
+    signal.signal(signal.SIGINT, before)
+    return called
 
 
 def _metrics_of(number: int, host: str, port: int | None) -> dict[str, Any]:
@@ -104,7 +132,7 @@ def _metrics_of(number: int, host: str, port: int | None) -> dict[str, Any]:
     return {"metrics_host": host, "metrics_port": port + number if port else 0}
 
 
-def _command(target: str, workers: int, flags: dict[str, Any]) -> list[str]:
+def command_of(target: str, workers: int, flags: dict[str, Any]) -> list[str]:
     """Return the command line of one of several workers."""
     options = [
         part
@@ -119,10 +147,17 @@ class Process:
     """One worker process: signals, settings of the interpreter, and what is told on stderr."""
 
     def __init__(
-        self, target: str, flags: dict[str, Any], siblings: int, metrics: tuple[str, int] | None = None
+        self,
+        target: str,
+        flags: dict[str, Any],
+        siblings: int,
+        metrics: tuple[str, int] | None = None,
+        ready_fd: int | None = None,
     ) -> None:
         self._target, self._flags, self._siblings = target, flags, siblings
         self._metrics = metrics
+        #: Where to say that this process serves.
+        self._ready_fd = ready_fd
         self._stop = asyncio.Event()
         self._clock = SystemClock()
         self._interrupted = False
@@ -132,14 +167,14 @@ class Process:
         """Serve until stopped; returns the exit code."""
         from headrace.cli.target import load
 
-        _log_to_stderr(self._name)
         app = load(self._target)
         app.configure(self._flags)
+        _log_to_stderr(self._name, app.settings.log_format)
         if not app.handlers:
             raise errors.TargetInvalid(
                 target=self._target, problem="the app has no handlers, so there is nothing to run"
             )
-        _share_cores(app, self._siblings)
+        _share(app, self._siblings)
         quicken()
         if self._metrics is None:
             return asyncio.run(self._serve(app))
@@ -157,6 +192,9 @@ class Process:
                 await worker.finish()
                 raise
             self._tell_start(app, worker)
+            if self._ready_fd is not None:
+                os.write(self._ready_fd, b"\n")
+                os.close(self._ready_fd)
             _freeze()
             beside = [asyncio.create_task(self._tell_partitions(worker))]
             if watch is not None:
@@ -240,12 +278,17 @@ class _Watch:
         self.endpoint.__exit__(*exc)
 
 
-def _share_cores(app: App, workers: int) -> None:
-    """Let the models of this process use its share of the cores."""
+def _share(app: App, workers: int) -> None:
+    """Let this process use its share of the cores, and of the rates of handlers."""
+    if workers <= 1:
+        return
     for name, handler in app.handlers.items():
         shared = getattr(handler.model, "for_workers", None)
-        if workers > 1 and shared is not None:
-            app.handlers[name] = replace(handler, model=shared(workers))
+        app.handlers[name] = replace(
+            handler,
+            model=handler.model if shared is None else shared(workers),
+            rate_per_s=None if handler.rate_per_s is None else handler.rate_per_s / workers,
+        )
 
 
 def quicken() -> None:
@@ -260,16 +303,16 @@ def _freeze() -> None:
     gc.set_threshold(*GC_THRESHOLD)
 
 
-class _Plain(logging.Formatter):
+class _Plain(TextLines):
     """Spells out what could steer a terminal: errors quote what is in events."""
 
     def format(self, record: logging.LogRecord) -> str:
         return plain(super().format(record), lines=True)
 
 
-def _log_to_stderr(prefix: str) -> None:
+def _log_to_stderr(prefix: str, form: str) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(_Plain(f"{prefix}%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(JsonLines() if form == "json" else _Plain(prefix))
     log = logging.getLogger("headrace")
     log.addHandler(handler)
     log.setLevel(logging.INFO)

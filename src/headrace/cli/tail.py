@@ -1,25 +1,33 @@
-"""``headrace tail``: the events of a journal, the newest ones or from an offset on."""
+"""``headrace tail``: the events of a journal, the newest ones or a stretch of its history."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import typer
 
+from headrace import errors
+from headrace.cli.moments import EVER, Bound, bound_of
 from headrace.cli.options import Index, Journal, JsonLines, TopicName, TypeName, examples
-from headrace.cli.output import Exit, put, put_json_line, warn
+from headrace.cli.output import Exit, counted, put, put_json_line, warn
 
 if TYPE_CHECKING:
     from headrace.ports.look import Feed, Look, StoredEvent
 
-#: What is shown of the past when no offset is given.
+#: What is shown of the past when no beginning is given.
 NEWEST = 10
 
 _EPILOG = examples(
     "headrace tail",
     "headrace tail --topic tickets --follow",
-    "headrace tail --from-offset 1 --limit 100 --jsonl | jq .payload",
+    "headrace tail --from 2026-05-04T09:00 --to 2026-05-04T09:05 --key ada",
+    "headrace tail --from 15m --type Routed --where intent=translate",
+    "headrace tail --chain 01a22a41-9f19-79cd --follow",
+    "headrace tail --from 1 --limit 100 --jsonl | jq .payload",
 )
 
 
@@ -31,13 +39,30 @@ def add_to(top: typer.Typer) -> None:
 def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
     topic: TopicName = None,
     kind: TypeName = None,
-    from_offset: Annotated[
-        int | None,
+    key: Annotated[str | None, typer.Option("--key", help="Of this key.", show_default=False)] = None,
+    where: Annotated[
+        list[str] | None,
         typer.Option(
-            "--from-offset",
-            min=0,
-            help="Begin with this offset; on Kafka in each partition.",
-            show_default=False,
+            "--where", metavar="FIELD=VALUE", show_default=False,
+            help="Whose payload has this value in this field (a.b for one inside); may be repeated.",
+        ),
+    ] = None,
+    chain: Annotated[
+        str | None,
+        typer.Option("--chain", metavar="EVENT", help="Of the chain of this event.", show_default=False),
+    ] = None,
+    first: Annotated[
+        str | None,
+        typer.Option(
+            "--from", "--from-offset", metavar="TIME|OFFSET", show_default=False,
+            help="Begin at this time (UTC, or 15m, 2h, 3d ago) or offset, on Kafka of each partition.",
+        ),
+    ] = None,
+    last: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="TIME|OFFSET", show_default=False,
+            help="End before this time, or with this offset.",
         ),
     ] = None,
     limit: Annotated[
@@ -47,23 +72,43 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
     journal: Journal = None,
     index: Index = None,
     jsonl: JsonLines = False,
-) -> int:
-    """Print events in commit order; without an offset the last ten.
+) -> int:  # fmt: skip
+    """Print events in commit order; without a beginning the last ten.
 
     On Kafka order holds within a partition.
     """
     from headrace.cli.access import looked
+    from headrace.world import SystemClock
+
+    if follow and last is not None:
+        raise errors.CommandInvalid(problem="--to ends, and --follow does not", hint="drop one of them")
+    now_us = SystemClock().wall_us()
+    begin, end = bound_of("--from", first, now_us), bound_of("--to", last, now_us)
+    wanted = Wanted(topic, kind, key, tuple(map(_condition, where or ())), begin, end)
 
     async def look(at: Look) -> None:
         await _warn_of_topic(at, topic)
-        tail = Tail(at.feed(topic, from_offset or 0), kind, limit, _json if jsonl else _text)
-        newest = None
-        if from_offset is None:
-            newest = min(limit or NEWEST, NEWEST) if follow or limit is None else limit
-        await tail.run(newest, follow=follow)
+        feed = at.feed(topic, begin.offset or 0, begin.us)
+        tail = Tail(feed, wanted, limit, _json if jsonl else _text)
+        if chain is not None:
+            await feed.newest(0)  # before the chain is looked at: what comes meanwhile is told by the feed
+            await tail.run_behind(await _chain(at, chain, wanted), follow=follow)
+        elif begin != EVER:
+            await tail.run(None, follow=follow)
+        else:
+            await tail.run(min(limit or NEWEST, NEWEST) if follow or limit is None else limit, follow=follow)
 
     looked(journal, index, look)
     return Exit.DONE
+
+
+def _condition(text: str) -> tuple[tuple[str, ...], str]:
+    field, equals, value = text.partition("=")
+    if not (field and equals):
+        raise errors.CommandInvalid(
+            problem=f"--where {text!r} has no field, or no value", hint="--where customer=ada"
+        )
+    return tuple(field.split(".")), value
 
 
 async def _warn_of_topic(look: Look, topic: str | None) -> None:
@@ -72,6 +117,18 @@ async def _warn_of_topic(look: Look, topic: str | None) -> None:
     known = [one.name for one in await look.topics()]
     if topic not in known:
         warn(f"the journal has no topic {topic}; it has {', '.join(known) or 'none'}")
+
+
+async def _chain(look: Look, text: str, wanted: Wanted) -> list[StoredEvent]:
+    """Return the chain of an event as far as it is there, and want nothing else."""
+    from headrace.ports.look import CHAIN_EVENTS_MAX
+
+    event = await look.find(text)
+    wanted.chain = event.envelope.causality_id
+    found = await look.chain(event)
+    if len(found) >= CHAIN_EVENTS_MAX:
+        warn(f"the chain has {counted(CHAIN_EVENTS_MAX, 'event')} or more; the first of them are shown")
+    return sorted(found, key=lambda one: (one.envelope.time, one.envelope.offset))
 
 
 def _text(event: StoredEvent) -> None:
@@ -86,20 +143,84 @@ def _json(event: StoredEvent) -> None:
     put_json_line(event_json(event))
 
 
+@dataclass(slots=True)
+class Wanted:
+    """Which events are shown."""
+
+    topic: str | None = None
+    kind: str | None = None
+    key: str | None = None
+    #: Paths into the payload, each with the text of the value there.
+    conditions: tuple[tuple[tuple[str, ...], str], ...] = ()
+    begin: Bound = EVER
+    end: Bound = EVER
+    chain: UUID | None = None
+
+    def fits(self, event: StoredEvent) -> bool:
+        """Return whether an event is one of them."""
+        one = event.envelope
+        return (
+            self.topic in (None, one.topic)
+            and self.kind in (None, one.type)
+            and self.key in (None, one.key)
+            and self.chain in (None, one.causality_id)
+            and self._in_time(event)
+            and all(_value_at(event.payload, path) == value for path, value in self.conditions)
+        )
+
+    def _in_time(self, event: StoredEvent) -> bool:
+        one = event.envelope
+        if self.begin.offset is not None and one.offset < self.begin.offset:
+            return False
+        if self.end.offset is not None and one.offset > self.end.offset:
+            return False
+        if self.begin.us is None and self.end.us is None:
+            return True
+        us = _us(event)
+        return (self.begin.us is None or us >= self.begin.us) and (self.end.us is None or us < self.end.us)
+
+    def passed(self, event: StoredEvent) -> bool:
+        """Return whether all that follows in commit order is beyond the end."""
+        from headrace.ports.look import SKEW_US_MAX
+
+        if self.end.offset is not None:
+            return event.envelope.offset >= self.end.offset
+        return self.end.us is not None and _us(event) > self.end.us + SKEW_US_MAX
+
+
+def _us(event: StoredEvent) -> int:
+    from headrace.ports.look import us_of
+
+    return us_of(event.envelope.time)
+
+
+def _value_at(payload: bytes, path: Sequence[str]) -> str | None:
+    """Return the value at a path as text: a string as it is, all else as JSON has it."""
+    try:
+        found: Any = json.loads(payload)
+        for name in path:
+            found = found[name]
+    except (ValueError, RecursionError, KeyError, TypeError):  # no JSON, or nothing of that name
+        return None
+    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+
+
 class Tail:
     """What was shown so far, and what is to be shown."""
 
     def __init__(
-        self, feed: Feed, kind: str | None, limit: int | None, show: Callable[[StoredEvent], None]
+        self, feed: Feed, wanted: Wanted, limit: int | None, show: Callable[[StoredEvent], None]
     ) -> None:
-        self._feed, self._kind, self._show = feed, kind, show
+        self._feed, self._wanted, self._show = feed, wanted, show
         self._left = limit
+        self._ended = False
+        self._shown_before: set[UUID] = set()
 
     async def run(self, newest: int | None, *, follow: bool) -> None:
         """Show the last events there are, if wanted, and those that follow."""
         try:
             if newest is not None:
-                for event in await self._feed.newest(newest, self._kind):
+                for event in await self._feed.newest(newest, self._wanted.fits):
                     self._take(event)
             await self._catch_up()
             while follow and not self._finished():
@@ -108,8 +229,18 @@ class Tail:
         finally:
             await self._feed.close()
 
+    async def run_behind(self, past: Sequence[StoredEvent], *, follow: bool) -> None:
+        """Show events that were found already, and those that follow after them."""
+        for event in past:
+            self._shown_before.add(event.envelope.event_id)
+            self._take(event)
+        if follow:
+            await self.run(None, follow=True)
+        else:
+            await self._feed.close()
+
     def _finished(self) -> bool:
-        return self._left is not None and self._left <= 0
+        return self._ended or (self._left is not None and self._left <= 0)
 
     async def _catch_up(self) -> None:
         """Show what lies above, page by page."""
@@ -118,10 +249,12 @@ class Tail:
             if not page:
                 return
             for event in page:
-                self._take(event)
+                if event.envelope.event_id not in self._shown_before:
+                    self._take(event)
+            self._ended = self._feed.ordered and self._wanted.passed(page[-1])
 
     def _take(self, event: StoredEvent) -> None:
-        if self._finished() or (self._kind is not None and event.envelope.type != self._kind):
+        if self._finished() or not self._wanted.fits(event):
             return
         self._show(event)
         if self._left is not None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from math import isinf
 from typing import Any, NoReturn
+
+import msgspec
 
 from headrace import errors
 
@@ -32,6 +35,21 @@ def check_foreign(name: str, body: bytes, bytes_max: int) -> None:
     if "\\u" in text:  # only an escape can bring a lone surrogate: valid UTF-8 holds none
         _check_surrogates(name, found)
 
+
+def fields_of(name: str, body: bytes) -> dict[str, bytes]:
+    """Return the fields of an object, each value as it is written; raises `PayloadUndecodable`."""
+    try:
+        return {key: bytes(value) for key, value in _OBJECT.decode(body).items()}
+    except msgspec.DecodeError as fault:
+        raise errors.PayloadUndecodable(str(fault), type=name) from None
+
+
+def object_of(fields: Mapping[str, bytes]) -> bytes:
+    """Return the object that has these fields."""
+    return msgspec.json.encode({key: msgspec.Raw(value) for key, value in fields.items()})
+
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 

@@ -47,6 +47,8 @@ from headrace.errors.handler import (
     HandlerFailed,
     HandlerTwice,
     PoolCrashed,
+    ProviderFailed,
+    ProviderInvalid,
     SignatureInvalid,
 )
 from headrace.errors.journal import (
@@ -176,6 +178,8 @@ __all__ = [
     "PayloadTooLarge",
     "PayloadUndecodable",
     "PoolCrashed",
+    "ProviderFailed",
+    "ProviderInvalid",
     "RecordTooLarge",
     "RedriveRefused",
     "RenameRefused",

@@ -156,3 +156,28 @@ class EmitLate(HandlerError):
 
     code = "HR-E412"
     fault = Fault.YOURS
+
+
+class ProviderInvalid(HandlerError):
+    """Provider {name} cannot be used: {problem}.
+
+    The app does not start.
+
+    Hint: the return annotation is the type that handlers ask for; parameters are types provided above it.
+    """
+
+    code = "HR-E413"
+    fault = Fault.YOURS
+
+
+class ProviderFailed(HandlerError):
+    """{name} could not be made for the handlers of this process: {error}.
+
+    The worker has taken nothing, and ends; what was opened before was closed again.
+
+    Hint: the traceback above shows where; a service that is down is waited for in the provider itself.
+    """
+
+    code = "HR-E414"
+    fault = Fault.YOURS
+    retryable = True

@@ -63,12 +63,17 @@ def open_file(path: str, *, read_only: bool = False) -> apsw.Connection:
     if not folder.is_dir():
         raise errors.JournalUnavailable(f"The folder {folder} does not exist.", path=path)
     filesystem = filesystem_of(folder)
-    if filesystem.startswith(_NETWORK):
+    if on_network(filesystem):
         raise errors.JournalOnNetwork(path=path, filesystem=filesystem)
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     db = apsw.Connection(path, flags=flags, statementcachesize=256)
     db.set_busy_timeout(5_000)  # while opening only: several processes may create the file at once
     return db
+
+
+def on_network(filesystem: str) -> bool:
+    """Return whether a type of file system is one whose locks cannot be relied on."""
+    return filesystem.startswith(_NETWORK)
 
 
 def exists(path: str) -> bool:
@@ -111,9 +116,9 @@ def filesystem_of(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
 
 def prepare(db: apsw.Connection, path: str, clock: Clock, form: Form = JOURNAL) -> None:
     """Check that the file is of this form and of a known schema, and set it up; make it when it is new."""
-    if not safe_version(apsw.sqlite_lib_version()):
+    if not safe_version(library_version()):
         raise errors.JournalUnavailable(
-            f"SQLite {apsw.sqlite_lib_version()} can lose commits.", path=path, hint="pip install -U apsw"
+            f"SQLite {library_version()} can lose commits.", path=path, hint="pip install -U apsw"
         )
     found = check_ours(db, path, form)
     if db.readonly("main"):
@@ -126,6 +131,11 @@ def prepare(db: apsw.Connection, path: str, clock: Clock, form: Form = JOURNAL) 
         _set_wal(db, clock)
     if found < form.schema:
         _bring_up(db, path, clock, form)
+
+
+def library_version() -> str:
+    """Return the version of SQLite that is in use."""
+    return apsw.sqlite_lib_version()
 
 
 def safe_version(text: str) -> bool:

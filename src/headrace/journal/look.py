@@ -18,6 +18,7 @@ from headrace.ports.look import (
     UNDECIDED,
     Decided,
     Filter,
+    Fits,
     History,
     Letter,
     Progress,
@@ -26,6 +27,7 @@ from headrace.ports.look import (
     StoredEvent,
     Topic,
     Violation,
+    always,
 )
 
 
@@ -72,9 +74,10 @@ class SqliteLook:
         history.check_handler(self._reader, handler)
         return history.histories(self._reader, handler)
 
-    def feed(self, topic: str | None = None, from_offset: int = 0) -> SqliteFeed:
-        """Return the events from an offset on."""
-        return SqliteFeed(self._reader, topic, from_offset - 1)
+    def feed(self, topic: str | None = None, from_offset: int = 0, from_us: int | None = None) -> SqliteFeed:
+        """Return the events from an offset on, or from a time on."""
+        after = from_offset - 1 if from_us is None else self._reader.before(from_us)
+        return SqliteFeed(self._reader, topic, after)
 
     async def find(self, text: str, *, topic: str | None = None) -> StoredEvent:
         """Return the event that a text names."""
@@ -108,17 +111,19 @@ class SqliteLook:
 class SqliteFeed:
     """The events of a file in commit order, and a look at the file whenever somebody has committed."""
 
+    ordered = True
+
     def __init__(self, reader: Reader, topic: str | None, after: int) -> None:
         self._reader, self._topic, self._after = reader, topic, after
         self._changed = reader.changed()
         self._woken = asyncio.Event()
         self._watch: Watch | None = None
 
-    async def newest(self, count: int, kind: str | None = None) -> list[StoredEvent]:
-        """Return the last events, oldest first."""
+    async def newest(self, count: int, fits: Fits = always) -> list[StoredEvent]:
+        """Return the last events that fit, oldest first."""
         # Looked at before, so that an event that comes meanwhile is found by `page`.
         self._after = self._reader.last_offset()
-        found = self._reader.newest(count, topic=self._topic, kind=kind)
+        found = self._reader.newest(count, topic=self._topic, fits=fits)
         return [event for event in found if event.envelope.offset <= self._after]
 
     async def page(self) -> list[StoredEvent]:

@@ -94,6 +94,14 @@ class Watch:
             self._fd = -1
 
 
+def has_inotify() -> bool:
+    """Return whether a file can be watched here."""
+    fd = _inotify(os.devnull, _IN_OPEN)
+    if fd >= 0:
+        os.close(fd)
+    return fd >= 0
+
+
 def _inotify(path: str, mask: int) -> int:
     """Return an inotify descriptor that watches the file, or -1 where there is no inotify."""
     if sys.platform != "linux":

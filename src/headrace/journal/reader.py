@@ -16,7 +16,7 @@ from headrace.event.lineage import id_of, text_of
 from headrace.journal.connection import Connection
 from headrace.journal.file import JOURNAL, MEMORY, check_ours, exists, mapped, open_file
 from headrace.journal.queries import load
-from headrace.ports.look import CHAIN_EVENTS_MAX, StoredEvent
+from headrace.ports.look import CHAIN_EVENTS_MAX, SKEW_US_MAX, Fits, StoredEvent, always, us_of
 
 #: Rows of one query; nothing holds a read transaction open between two pages.
 PAGE_ROWS_MAX = 1_000
@@ -93,14 +93,13 @@ class Reader:
             rows = self.rows(self._queries.events_of_topic, (after, topic, count))
         return [self.event(row) for row in rows]
 
-    def newest(self, count: int, *, topic: str | None = None, kind: str | None = None) -> list[StoredEvent]:
-        """Return the last ``count`` events (of a topic, of a type), in commit order."""
+    def newest(self, count: int, *, topic: str | None = None, fits: Fits = always) -> list[StoredEvent]:
+        """Return the last ``count`` events (of a topic) that fit, in commit order."""
         found: list[StoredEvent] = []
         below = self.last_offset() + 1
         while len(found) < count:
             rows = self._before(below, topic)
-            page = [self.event(row) for row in rows]
-            found += [one for one in page if kind is None or one.envelope.type == kind]
+            found += [one for one in map(self.event, rows) if fits(one)]
             if len(rows) < PAGE_ROWS_MAX:
                 break
             below = rows[-1][0]
@@ -114,6 +113,22 @@ class Reader:
     def last_offset(self) -> int:
         """Return the highest offset, or 0."""
         return int(self.rows(self._queries.last_offset)[0][0])
+
+    def before(self, us: int) -> int:
+        """Return an offset up to which all events are older than a time (microseconds since 1970).
+
+        Commit order is the order of time, give or take `SKEW_US_MAX`; where a clock was set back by more,
+        what lies around that moment may be passed over.
+        """
+        low, high = 0, self.last_offset()
+        while low < high:
+            middle = (low + high) // 2
+            page = self.events(after=middle, limit=1)
+            if not page or us_of(page[0].envelope.time) >= us - SKEW_US_MAX:
+                high = middle
+            else:
+                low = page[0].envelope.offset
+        return low
 
     def at(self, offset: int) -> StoredEvent | None:
         """Return the event at an offset."""

@@ -269,8 +269,8 @@ class LoadedOnnx:
         return ModelOutput(model=self.name, problem=problem)
 
 
-def _new_session(recipe: OnnxModel, weights: Weights, libraries: Sequence[str]) -> Any:
-    """Return a session of exactly these bytes."""
+def runtime() -> Any:
+    """Return ONNX Runtime, loaded when it is first asked for; raises `ExtraMissing`."""
     # From 1.29 on it reports to its maker, over the network, unless told not to before it is first loaded.
     # Who wants that sets the variable to 0.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -278,11 +278,16 @@ def _new_session(recipe: OnnxModel, weights: Weights, libraries: Sequence[str]) 
         import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
         raise ExtraMissing(feature="Model.onnx", extra="onnx") from error
-    runtime: Any = onnxruntime
-    options = runtime.SessionOptions()
+    return onnxruntime
+
+
+def _new_session(recipe: OnnxModel, weights: Weights, libraries: Sequence[str]) -> Any:
+    """Return a session of exactly these bytes."""
+    ort = runtime()
+    options = ort.SessionOptions()
     options.intra_op_num_threads = recipe.thread_count()
     options.inter_op_num_threads = 1
-    options.execution_mode = runtime.ExecutionMode.ORT_SEQUENTIAL
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = _FATAL
     # Threads that spin while they wait take the core from the event loop beside them.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -294,7 +299,7 @@ def _new_session(recipe: OnnxModel, weights: Weights, libraries: Sequence[str]) 
         if data:
             sizes = [len(content) for content in data.values()]
             options.add_external_initializers_from_files_in_memory(list(data), list(data.values()), sizes)
-        return runtime.InferenceSession(
+        return ort.InferenceSession(
             weights.model, options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
     except Exception as error:

@@ -5,7 +5,7 @@ Nothing here changes what workers do: whoever looks sees what was committed, at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -19,9 +19,19 @@ CHAIN_EVENTS_MAX = 1_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+#: An event is committed some time after it was given its time: the longest wait of a publisher, and a little.
+SKEW_US_MAX = 60_000_000
+
+
 def moment(us: int) -> datetime:
     """Return microseconds since 1970 as a time."""
     return _EPOCH + timedelta(microseconds=us)
+
+
+def us_of(time: datetime) -> int:
+    """Return a time as microseconds since 1970."""
+    since = time - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 class StoredEvent(NamedTuple):
@@ -265,14 +275,27 @@ class Decided(NamedTuple):
     problem: str = ""
 
 
+#: Which events are wanted.
+Fits = Callable[[StoredEvent], bool]
+
+
+def always(event: StoredEvent) -> bool:
+    """Return that an event is wanted."""
+    del event
+    return True
+
+
 class Feed(Protocol):
     """The events of a journal (or of one topic) in the order in which they were committed.
 
     On Kafka order holds within a partition only.
     """
 
-    async def newest(self, count: int, kind: str | None = None) -> list[StoredEvent]:
-        """Return the last events (of a type), oldest first; `page` goes on behind them."""
+    #: Commit order holds over all partitions.
+    ordered: bool
+
+    async def newest(self, count: int, fits: Fits = always) -> list[StoredEvent]:
+        """Return the last events that fit, oldest first; `page` goes on behind them."""
         ...
 
     async def page(self) -> list[StoredEvent]:
@@ -322,8 +345,11 @@ class Look(Protocol):
         """Return which version has handled what, of a handler or of all; raises `HandlerUnknown`."""
         ...
 
-    def feed(self, topic: str | None = None, from_offset: int = 0) -> Feed:
-        """Return the events (of a topic) from an offset on, on Kafka from that of each partition."""
+    def feed(self, topic: str | None = None, from_offset: int = 0, from_us: int | None = None) -> Feed:
+        """Return the events (of a topic) from an offset on, on Kafka from that of each partition.
+
+        ``from_us``: what is surely older than this time (microseconds since 1970) may be left out.
+        """
         ...
 
     async def find(self, text: str, *, topic: str | None = None) -> StoredEvent:

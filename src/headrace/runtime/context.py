@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +16,11 @@ _log = logging.getLogger("headrace.handler")
 
 
 class EventLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose records carry ``event_id``, ``trace_id`` and ``handler``."""
+    """A logger whose records carry ``event_id``, ``trace_id`` and ``handler`` beside what a call gives."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
+        return msg, kwargs
 
 
 class Context:

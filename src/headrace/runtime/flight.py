@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from headrace import errors
 from headrace.event.contract import Event
 from headrace.event.envelope import Head, Stamp
+from headrace.event.lineage import text_of
 from headrace.gate.retry import Dead, RetryPolicy, decide
 from headrace.ports import (
     FIRST_ATTEMPT,
@@ -25,6 +27,8 @@ from headrace.ports import (
 )
 from headrace.runtime.gather import Ask, Gather
 from headrace.runtime.plan import Plan
+
+_log = logging.getLogger("headrace.worker")
 
 #: Lines of an earlier attempt's error kept with an event, and the size of a traceback in a dead letter.
 ERROR_CHARS_MAX = 500
@@ -185,6 +189,18 @@ class Landing(NamedTuple):
     outcome: Outcome
     #: Is that all?
     complete: bool
+
+    def log_dead(self, where: Callable[[Row], str]) -> None:
+        """Tell which events go to the dead letters."""
+        name = self.flight.plan.handler.name
+        for letter in self.outcome.dead:
+            event_id = text_of(letter.row[2])
+            # Not the error itself: its text may hold what the payload holds, and logs are not erased.
+            _log.error(
+                "%s: event %s at %s goes to the dead letters (%s, %s); `headrace dlq show` has the error",
+                name, event_id, where(letter.row), letter.reason, letter.code,
+                extra={"event_id": event_id, "trace_id": letter.trace.hex(), "handler": name},
+            )  # fmt: skip
 
     def report(
         self, dropped: AbstractSet[int], latencies_us: list[int], commit_s: float | None

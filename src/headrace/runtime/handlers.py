@@ -11,9 +11,11 @@ from typing import Any, Union
 
 from headrace import errors
 from headrace.event.contract import NAME, Contract, Event, contract_of
+from headrace.gate.rate import RATE_PER_S_MAX
 from headrace.gate.retry import RetryPolicy
 from headrace.ports import Model
 from headrace.runtime.context import Context
+from headrace.runtime.provide import has
 
 #: Slots of an asynchronous handler; threads of a plain one.
 CONCURRENCY_DEFAULT = 64
@@ -36,11 +38,15 @@ class Handler:
     #: Names of the parameters beside the event, by what they are: ``model``, ``ctx``.
     wants: Mapping[str, str]
     is_async: bool
+    #: What it asks for by type, by the name of the parameter: see `headrace.runtime.provide`.
+    needs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     version: str = "1"
     model: Model | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     concurrency: int = CONCURRENCY_DEFAULT
     deadline_ms: int = DEADLINE_MS_DEFAULT
+    #: Events that may begin in a second, in one process; ``None`` = as many as can.
+    rate_per_s: float | None = None
     #: Where a plain function runs: ``thread`` or ``process``.
     offload: str = "thread"
     #: ``exactly_once``, or ``at_least_once``: cheaper where the journal has a cheaper form.
@@ -61,10 +67,12 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
     retry: RetryPolicy | None,
     concurrency: int | None,
     deadline_ms: int,
+    rate_per_s: float | None,
     start: str,
     offload: str,
     delivery: str,
     was: str | None,
+    provided: Mapping[Any, object],
     local_names: Mapping[str, Any],
 ) -> Handler:
     """Return the handler of a function; raises `SignatureInvalid` with what is wrong."""
@@ -77,13 +85,14 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
     hints = _hints(fn, full_name, local_names)
     parameters = list(inspect.signature(fn).parameters.values())
     consumes = _consumed(full_name, parameters, hints)
-    wants = _wanted(full_name, parameters[1:], hints, model)
+    wants, needs = _wanted(full_name, parameters[1:], hints, model, provided)
     emits, optional = _emitted(full_name, hints.get("return", _ABSENT))
     is_async = inspect.iscoroutinefunction(fn)
     default = CONCURRENCY_DEFAULT if is_async else THREADS_DEFAULT
     count = default if concurrency is None else concurrency
-    _check_numbers(full_name, count, deadline_ms, start, str(version))
-    _check_offload(full_name, fn, offload, plain=not is_async, wants=wants)
+    _check_numbers(full_name, count, deadline_ms, rate_per_s)
+    _check_words(full_name, start, str(version))
+    _check_offload(full_name, fn, offload, plain=not is_async, wants={**wants, **needs})
     if delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
         problem = f"delivery is {EXACTLY_ONCE!r} or {AT_LEAST_ONCE!r}, not {delivery!r}"
         raise errors.SignatureInvalid(handler=full_name, problem=problem)
@@ -94,12 +103,14 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
         emits=emits,
         optional=optional,
         wants=wants,
+        needs=needs,
         is_async=is_async,
         version=str(version),
         model=model,
         retry=retry or RetryPolicy(),
         concurrency=count,
         deadline_ms=deadline_ms,
+        rate_per_s=rate_per_s,
         offload=offload,
         delivery=delivery,
         start_latest=start == "latest",
@@ -131,13 +142,21 @@ def _where(fn: Callable[..., Any]) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)
 
 
-def _check_numbers(handler: str, concurrency: int, deadline_ms: int, start: str, version: str) -> None:
+def _check_numbers(handler: str, concurrency: int, deadline_ms: int, rate_per_s: float | None) -> None:
     problem = ""
     if not 1 <= concurrency <= CONCURRENCY_MAX:
         problem = f"concurrency is 1 to {CONCURRENCY_MAX}, not {concurrency}"
     elif deadline_ms < 1:
         problem = f"deadline_ms is at least 1, not {deadline_ms}"
-    elif start not in ("earliest", "latest"):
+    elif rate_per_s is not None and not 0 < rate_per_s <= RATE_PER_S_MAX:
+        problem = f"rate_per_s is above 0 and at most {RATE_PER_S_MAX:,.0f}, not {rate_per_s}"
+    if problem:
+        raise errors.SignatureInvalid(handler=handler, problem=problem)
+
+
+def _check_words(handler: str, start: str, version: str) -> None:
+    problem = ""
+    if start not in ("earliest", "latest"):
         problem = f"start is 'earliest' or 'latest', not {start!r}"
     elif not NAME.fullmatch(version):
         problem = f"version {version!r} has characters that are not allowed"
@@ -154,7 +173,7 @@ def _check_offload(
     elif offload == "process" and not plain:
         problem = "offload='process' is for a plain def: an async def belongs to the event loop"
     elif offload == "process" and wants:
-        problem = "in another process there is neither 'model' nor 'ctx'"
+        problem = "in another process there is neither 'model' nor 'ctx', nor what @app.provide gives"
     elif offload == "process" and "<locals>" in getattr(fn, "__qualname__", ""):
         problem = "another process can import only functions that stand at the top of a module"
     if problem:
@@ -191,19 +210,28 @@ def _consumed(handler: str, parameters: list[inspect.Parameter], hints: dict[str
 
 
 def _wanted(
-    handler: str, parameters: list[inspect.Parameter], hints: dict[str, Any], model: Model | None
-) -> dict[str, str]:
+    handler: str,
+    parameters: list[inspect.Parameter],
+    hints: dict[str, Any],
+    model: Model | None,
+    provided: Mapping[Any, object],
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the parameters for `model` and `ctx`, and those for what is provided, by its type."""
     wants: dict[str, str] = {}
+    needs: dict[str, Any] = {}
     for one in parameters:
         if one.kind is one.POSITIONAL_ONLY:
             problem = f"the parameter {one.name!r} cannot be given by name"
             raise errors.SignatureInvalid(handler=handler, problem=problem)
         if one.name == "ctx" or hints.get(one.name) is Context:
             wants["ctx"] = one.name
+        elif has(provided, hints.get(one.name)):
+            needs[one.name] = hints[one.name]
         elif one.name == "model":
             wants["model"] = one.name
         elif one.default is inspect.Parameter.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             problem = f"nothing is known to pass as {one.name!r}; known are 'model' and 'ctx'"
+            problem += "".join(f", and {getattr(kind, '__name__', kind)} by its type" for kind in provided)
             raise errors.SignatureInvalid(handler=handler, problem=problem)
     if "model" in wants and model is None:
         raise errors.SignatureInvalid(
@@ -211,7 +239,7 @@ def _wanted(
             problem="it asks for 'model', but has none",
             hint="@app.handler(model=Model.onnx(...))",
         )
-    return wants
+    return wants, needs
 
 
 def _emitted(handler: str, returned: Any) -> tuple[tuple[Contract, ...], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 from uuid import UUID
 
 from headrace import errors
@@ -35,6 +36,20 @@ class Options:
     traceparent: str | None = None
     tracestate: str = ""
     headers: Mapping[str, bytes] | None = None
+
+
+class Said(TypedDict, total=False):
+    """The same as keywords of a call."""
+
+    event_id: UUID | str | None
+    parents: Sequence[ParentRef]
+    traceparent: str | None
+    tracestate: str
+    headers: Mapping[str, bytes] | None
+
+
+#: Events of one unit, each with its options or without.
+Several = Sequence[Event | tuple[Event, Options]]
 
 
 class Unit:

@@ -9,11 +9,11 @@ from collections.abc import Set as AbstractSet
 
 from headrace import errors
 from headrace.event.lineage import text_of
+from headrace.gate.rate import Rate
 from headrace.ports import (
     Batch,
     Clock,
     Consumer,
-    DeadLetter,
     ServerState,
     Settled,
 )
@@ -21,6 +21,7 @@ from headrace.runtime.deadline import DeadlineWatch
 from headrace.runtime.flight import Flight, Landing
 from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
+from headrace.runtime.rhythm import Rhythm
 from headrace.runtime.serving import RELOAD_LOOK_MS, Serving, Shared, Versions
 
 _log = logging.getLogger("headrace.worker")
@@ -35,6 +36,9 @@ PACE_MS = 1.0
 SOON_MS = 10.0
 #: So soon again a server with many events in hand, but free slots, looks for events of other keys.
 HUNGRY_MS = 2.0
+#: So often a server without partitions looks whether one has become free (some 0.1 ms each): whoever stops
+#: hands over at once.
+HOMELESS_S = 0.1
 #: The longest sleep of an idle server; commits wake it earlier.
 IDLE_S = 1.0
 #: Waits after a failed commit: doubled each time, so that a full disk is not hammered.
@@ -59,6 +63,7 @@ class Server:
         self._quiet, self._observer, self._balance_s = shared.quiet, shared.observer, shared.balance_s
         self._where, self._concurrency = shared.where, handler.concurrency
         self._topic = handler.consumes.topic
+        self._rate = Rate(handler.rate_per_s)
         self._deadline = DeadlineWatch(pipeline, clock, handler.deadline_ms)
         self._flights: list[Flight] = []
         self._settle_after_ms = consumer.settle_after_ms
@@ -67,8 +72,7 @@ class Server:
         self._stopping = False
         self._found = False  # did the last look find events?
         self._launched_ns = 0  # when the last batch began
-        self._last_ns: dict[str, int] = {}
-        self._due: dict[str, int] = {}
+        self._rhythm = Rhythm(clock)
         self.handed_back = 0
         #: Why the journal cannot be worked with at present.
         self._outage = ""
@@ -116,7 +120,7 @@ class Server:
         if self.consumer.claims_apart:
             progressed |= await self._claim(crowded=crowded)
         # With much in flight, batches that end one after the other share a transaction, and with it a flush.
-        if not self._soon_s() and (not crowded or self._every("settle", self._settle_after_ms)):
+        if not self._soon_s() and (not crowded or self._rhythm.every("settle", self._settle_after_ms)):
             progressed |= await self._land_ripe()
         if not self.consumer.claims_apart:
             progressed |= await self._claim(crowded=crowded)
@@ -130,7 +134,7 @@ class Server:
         """
         progressed = False
         pause_ms = HUNGRY_MS if self.pipeline.hungry() else self._settle_after_ms
-        if self._may_take() and (not crowded or self._every("take", pause_ms)):
+        if self._may_take() and (not crowded or self._rhythm.every("take", pause_ms)):
             progressed = await self._take()
         return await self._launch() or progressed
 
@@ -154,14 +158,6 @@ class Server:
             return 0.0
         return max(0.0, SOON_MS / 1e3 - (self._clock.boot_ns() - self._launched_ns) / 1e9)
 
-    def _every(self, what: str, every_ms: float) -> bool:
-        """Return ``True`` when the time since the last ``True`` is long enough."""
-        now = self._clock.boot_ns()
-        if now < self._last_ns.get(what, 0) + int(every_ms * 1e6):
-            return False
-        self._last_ns[what] = now
-        return True
-
     def _aloft(self) -> int:
         return sum(flight.left for flight in self._flights)
 
@@ -183,31 +179,29 @@ class Server:
         return not (self._flights or self._claimed)
 
     async def _keep_house(self) -> None:
-        if self._is_due("balance", self._balance_s):
+        if self._rhythm.due("balance", self._pace_s()):
             if self.versions.serving is None:
                 await self._hand_back_all()
             else:
                 await self.consumer.balance()
-        if self._is_due("model", RELOAD_LOOK_MS / 1000):
+        if self._rhythm.due("model", RELOAD_LOOK_MS / 1000):
             if self.versions.serving is None:
                 await self.versions.follow()
-                self._due.pop("balance", None)
+                self._rhythm.forget("balance")
             else:
                 await self.versions.look()
         self._watch_deadlines()
 
+    def _pace_s(self) -> float:
+        """Return how long until the next balance: a group of brokers tells by itself of what is free."""
+        homeless = not (self.consumer.held() or self.consumer.claims_apart)
+        return min(self._balance_s, HOMELESS_S) if homeless else self._balance_s
+
     def _watch_deadlines(self) -> None:
         if not self._flights:
-            self._due.pop("deadline", None)  # else an idle server wakes up for it a thousand times a second
-        elif self._is_due("deadline", self._deadline.interval_s):
+            self._rhythm.forget("deadline")  # else an idle server wakes up for it a thousand times a second
+        elif self._rhythm.due("deadline", self._deadline.interval_s):
             self._deadline.look()
-
-    def _is_due(self, what: str, every_s: float) -> bool:
-        now = self._clock.boot_ns()
-        if now < self._due.get(what, 0):
-            return False
-        self._due[what] = now + int(every_s * 1e9)
-        return True
 
     async def _hand_back_all(self) -> None:
         """Nobody here can run the active version: let others have the partitions."""
@@ -215,16 +209,13 @@ class Server:
             await self.consumer.release()
 
     def _patience_s(self) -> float:
-        now = self._clock.boot_ns()
-        soonest_ns = min(self._due.values(), default=now + int(IDLE_S * 1e9))
-        patience = min(IDLE_S, max(0.001, (soonest_ns - now) / 1e9))
+        patience = max(0.001, self._rhythm.wait_s(IDLE_S))
+        for wait_s in (self._limited_s(), self._soon_s()):
+            patience = min(patience, wait_s or patience)
         if len(self._flights) > 1 and any(not flight.left for flight in self._flights):
             patience = min(patience, PACE_MS / 1000)
         if self._flights or self._claimed:
             patience = min(patience, self._settle_after_ms / 1000)
-        soon_s = self._soon_s()
-        if soon_s:
-            patience = min(patience, soon_s)
         if self._flights and self.pipeline.hungry():
             patience = min(patience, HUNGRY_MS / 1000) if self._found else patience
         return patience
@@ -236,6 +227,18 @@ class Server:
         return self._window * (1 + self.consumer.claims_apart)
 
     def _room(self) -> int:
+        return min(self._free(), self._rate.room(self._clock.boot_ns(), self._aloft()))
+
+    def _limited_s(self) -> float:
+        """Return how long until its rate lets the handler have what is there; 0: nothing waits for that."""
+        return self._rate.wait_s(self._clock.boot_ns()) if self.consumer.more() else 0.0
+
+    def next_due_ns(self) -> int | None:
+        """Return when there is something to do although nothing happens, on the boot clock."""
+        limited_s = self._limited_s()
+        return self._clock.boot_ns() + int(limited_s * 1e9) if limited_s else self.consumer.next_due_ns()
+
+    def _free(self) -> int:
         if self.pipeline.abandoned >= self._concurrency:
             return 0  # as many handlers hang as may run: taking more would only pile up threads
         aloft = self._aloft()
@@ -262,6 +265,7 @@ class Server:
         """Keep a claimed batch until it can start: nothing that fails in between may forget it."""
         assert serving.plan.version.id == batch.version.id, "a claim pins the version that is served"
         self._claimed.append((batch, serving))
+        self._rate.take(len(batch.rows))
         self._quiet.suspects += batch.alone
 
     async def _launch(self) -> bool:
@@ -358,21 +362,13 @@ class Server:
     def _report(self, landing: Landing, dropped: AbstractSet[int]) -> None:
         outcome = landing.outcome
         self.finished += len(outcome.offsets() - dropped) - len(outcome.waiting)
-        self._log_dead(outcome.dead)
+        landing.log_dead(self._where)
         if self._observer is None:
             return
         now = self._clock.wall_us()
         latencies = [now - time for time in self.pipeline.times_of(outcome.done, dropped)]
         commit_s, self._commit_s = self._commit_s, None
         self._observer.committed(landing.report(dropped, latencies, commit_s))
-
-    def _log_dead(self, letters: list[DeadLetter]) -> None:
-        for letter in letters:
-            # Not the error itself: its text may hold what the payload holds, and logs are not erased.
-            _log.error(
-                "%s: event %s at %s goes to the dead letters (%s, %s); `headrace dlq show` has the error",
-                self.name, text_of(letter.row[2]), self._where(letter.row), letter.reason, letter.code,
-            )  # fmt: skip
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from headrace import errors
@@ -17,6 +18,7 @@ from headrace.runtime.handlers import AT_LEAST_ONCE, Handler
 from headrace.runtime.offload import ProcessPool
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.plan import Plan, as_async, compile_plan
+from headrace.runtime.provide import Resources
 from headrace.runtime.server import Server
 from headrace.runtime.serving import Quiet, Shared, Versions
 from headrace.runtime.threads import Threads
@@ -44,7 +46,7 @@ class WorkerSettings:
 class Worker:
     """Handles the events of an app in this process."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a process, by name
         self,
         journal: Journal,
         handlers: Sequence[Handler],
@@ -54,6 +56,7 @@ class Worker:
         known_types: frozenset[str],
         observer: Observer | None = None,
         settings: WorkerSettings | None = None,
+        resources: Resources | None = None,
     ) -> None:
         self._journal = journal
         self._handlers = handlers
@@ -62,6 +65,7 @@ class Worker:
         self._world, self._clock = world, world.clock
         self._observer = observer
         self._settings = settings or WorkerSettings()
+        self._resources = resources or Resources({}, None, {})
         self._pools: list[Threads | ProcessPool] = []
         self._quiet = Quiet()
         self._keeper: Keeper | None = None
@@ -71,8 +75,10 @@ class Worker:
     async def start(self, *, keep: bool = True) -> None:
         """Join the journal, load the models, prepare a server per handler.
 
-        Raises the `ModelError` family when a model cannot be loaded: nothing was taken then.
+        Raises the `ModelError` family when a model cannot be loaded, `ProviderFailed` when what handlers
+        share cannot be made: nothing was taken then.
         """
+        await self._resources.open([kind for handler in self._handlers for kind in handler.needs.values()])
         self._lease = await self._journal.join(self._settings.lease_ms)
         for handler in self._handlers:
             self.servers.append(await self._server(handler, self._lease))
@@ -93,6 +99,9 @@ class Worker:
         if processes is not None:
             self._pools.append(processes)
         call = _call_of(handler, processes)
+        if handler.needs:
+            values = self._resources.values
+            call = partial(call, **{name: values[kind] for name, kind in handler.needs.items()})
         if isinstance(self._observer, Timing):
             call = self._observer.timed(handler.name, call)
 
@@ -194,6 +203,7 @@ class Worker:
                 self._keeper.stop()
             for pool in self._pools:
                 pool.shutdown(wait=False, cancel_futures=True)
+            await self._resources.close()
         return handed_back
 
 

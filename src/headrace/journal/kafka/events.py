@@ -17,7 +17,7 @@ from headrace.journal.kafka.survey import Catalogue, Survey
 from headrace.journal.kafka.topics import OWN
 from headrace.journal.reader import CANDIDATES_MAX, check_one, id_bounds, unreadable
 from headrace.ports import index
-from headrace.ports.look import CHAIN_EVENTS_MAX, StoredEvent
+from headrace.ports.look import CHAIN_EVENTS_MAX, Fits, StoredEvent, always
 
 #: Records of a partition that lie so near to each other are read in one go.
 NEAR_OFFSETS = 500
@@ -137,6 +137,8 @@ def _near(offsets: Sequence[int]) -> list[tuple[int, int]]:
 class KafkaFeed:
     """The records of topics: in order within a partition, by their times among partitions."""
 
+    ordered = False
+
     def __init__(self, survey: Survey, topic: str | None, from_offset: int) -> None:
         self._survey, self._topic, self._from = survey, topic, from_offset
         self._topics: dict[str, Topic] = {}
@@ -171,14 +173,16 @@ class KafkaFeed:
             for _, at, _, message in sorted(keyed, key=lambda one: one[:3])
         ]
 
-    async def newest(self, count: int, kind: str | None = None) -> list[StoredEvent]:
-        """Return the last events, oldest first."""
+    async def newest(self, count: int, fits: Fits = always) -> list[StoredEvent]:
+        """Return the last events that fit, oldest first."""
         bounds = await self._look()
         self._reached |= {at: one.end for at, one in bounds.items()}
+        if not count:
+            return []
         offsets = max(2 * count, PAGE_OFFSETS_MIN)
         while True:
             read = self._events(await self._survey.spans.last(bounds, offsets))
-            found = [one for one in read if kind is None or one.envelope.type == kind]
+            found = [one for one in read if fits(one)]
             if len(found) >= count or all(one.end - offsets <= one.low for one in bounds.values()):
                 return found[-count:]
             offsets *= 8

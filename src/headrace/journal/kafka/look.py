@@ -71,8 +71,9 @@ class KafkaLook(Surveying):
             raise handler_unknown(wanted, known)
         return found
 
-    def feed(self, topic: str | None = None, from_offset: int = 0) -> KafkaFeed:
-        """Return the events, in each partition from an offset on."""
+    def feed(self, topic: str | None = None, from_offset: int = 0, from_us: int | None = None) -> KafkaFeed:
+        """Return the events, in each partition from an offset on; nothing is left out for its time."""
+        del from_us
         return KafkaFeed(self._survey, topic, from_offset)
 
     async def find(self, text: str, *, topic: str | None = None) -> StoredEvent:

@@ -1,0 +1,45 @@
+"""Times and offsets as the command line takes them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from headrace import errors
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_AGO = re.compile(r"([0-9]{1,9})([smhd])")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Bound(NamedTuple):
+    """An end of a stretch of history: an offset, or a time in microseconds since 1970; ``None`` = neither."""
+
+    offset: int | None = None
+    us: int | None = None
+
+
+#: No end: the whole of history.
+EVER = Bound()
+
+
+def bound_of(flag: str, text: str | None, now_us: int) -> Bound:
+    """Return the end that a flag names; raises `CommandInvalid`."""
+    if text is None:
+        return EVER
+    if text.isascii() and text.isdecimal():
+        return Bound(offset=int(text))
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return Bound(us=now_us - int(ago[1]) * _UNITS_S[ago[2]] * 1_000_000)
+    try:
+        time = datetime.fromisoformat(text)
+        zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        since = zoned - _EPOCH
+    except (ValueError, OverflowError):
+        raise errors.CommandInvalid(
+            problem=f"{flag} {text!r} is neither an offset nor a time",
+            hint="a time is 2026-05-04, 2026-05-04T09:00 (UTC), 2026-05-04T09:00+02:00, or 15m, 2h, 3d ago",
+        ) from None
+    return Bound(us=(since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)

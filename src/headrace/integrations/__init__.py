@@ -1,0 +1,1 @@
+"""Headrace beside other frameworks; nothing here is imported by the rest."""
