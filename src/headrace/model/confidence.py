@@ -104,8 +104,8 @@ def likelihood(logits: Floats, targets: NDArray[np.integer[Any]], temperature: f
     scaled -= scaled.max(axis=1, keepdims=True)
     logs = scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))
     known = logs[np.arange(len(targets)), np.maximum(targets, 0)]
-    found: Any = np.where(targets >= 0, known, logs.mean(axis=1))
-    return float(found.mean())
+    inside = targets >= 0
+    return float((known[inside].sum() + logs[~inside].mean(axis=1).sum()) / len(targets))
 
 
 def _separation(
