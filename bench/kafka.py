@@ -32,6 +32,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.services.kafka import Broker
 from tests.services.postgres import Postgres
+from tests.services.server_properties import LONG_RUNNING
 
 from headrace import Event
 from headrace.demo.messages import COUNT_MAX, messages
@@ -122,7 +123,7 @@ def measure(rounds: int, events: int, only: str) -> dict[str, object]:
     sides = [side for side in SIDES if not only or side in only.split(",")]
     found: dict[str, list[float]] = {side: [] for side in sides}
     with ExitStack() as stack:
-        broker, postgres = stack.enter_context(Broker()), stack.enter_context(Postgres())
+        broker, postgres = stack.enter_context(Broker(LONG_RUNNING)), stack.enter_context(Postgres())
         for turn in range(rounds + 1):
             for side in sides if turn % 2 == 0 else reversed(sides):
                 name = f"{side.replace('_', '-')}-{turn}"

@@ -187,10 +187,11 @@ def on_kafka(folder: Path) -> Iterator[Sides]:
     sys.path.insert(0, str(ROOT))
     from tests.services.kafka import Broker
     from tests.services.postgres import Postgres
+    from tests.services.server_properties import LONG_RUNNING
 
     by_hand = (hops.publish_by_hand, hops.handle_by_hand, hops.read)
     ours = (hops.publish_ours, hops.handle_ours, hops.read)
-    with Broker() as broker, Postgres() as postgres:
+    with Broker(LONG_RUNNING) as broker, Postgres() as postgres:
         for side in ("floor", "ours"):
             hops.tell(folder, side, broker.bootstrap, postgres.url)
         yield {"floor": (hops.prepare, by_hand), "ours": (hops.prepare, ours)}

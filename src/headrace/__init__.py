@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from headrace.event.contract import Event
     from headrace.event.envelope import Envelope
     from headrace.event.label import Label
+    from headrace.gate.retention import Retention
     from headrace.gate.retry import RetryPolicy
     from headrace.model import Model
     from headrace.runtime.context import Context
@@ -26,11 +27,23 @@ _HOME = {
     "Model": "headrace.model",
     "Options": "headrace.runtime.publish",
     "Published": "headrace.runtime.outlet",
+    "Retention": "headrace.gate.retention",
     "RetryPolicy": "headrace.gate.retry",
 }
 
 __version__ = "0.1.0"
-__all__ = ["App", "Context", "Envelope", "Event", "Label", "Model", "Options", "Published", "RetryPolicy"]
+__all__ = [
+    "App",
+    "Context",
+    "Envelope",
+    "Event",
+    "Label",
+    "Model",
+    "Options",
+    "Published",
+    "Retention",
+    "RetryPolicy",
+]
 
 
 def __getattr__(name: str) -> Any:

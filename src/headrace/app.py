@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
@@ -12,6 +12,7 @@ from headrace import errors
 from headrace.event.contract import NAME, Contract, Event, contract_of
 from headrace.event.envelope import PRINCIPAL_CHARS_MAX
 from headrace.event.lineage import check_text
+from headrace.gate.retention import Retention
 from headrace.gate.retry import RetryPolicy
 from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, EXACTLY_ONCE, Handler, caller_names, declare
 from headrace.runtime.provide import Provider, provider
@@ -22,7 +23,7 @@ from headrace.wiring import journal_of
 if TYPE_CHECKING:
     import asyncio
 
-    from headrace.ports import Chance, Clock, Faults, Journal, Model, Observer
+    from headrace.ports import Chance, Clock, Faults, Journal, Keep, Model, Observer
     from headrace.runtime.outlet import Aside, Outlet, Published
     from headrace.runtime.provide import Resources
     from headrace.runtime.worker import Worker
@@ -35,9 +36,10 @@ class App:
 
     ``name`` is part of the name of each handler (``name.function``), under which the journal keeps its
     progress.  ``journal`` overrides the setting of that name.  ``events`` names event classes that no
-    handler mentions, so that they are known on their topics.  ``lifespan`` is called with the app, and its
-    asynchronous context is entered in every process that handles events, before the first and until after the
-    last.  An app can be opened, run and closed by one
+    handler mentions, so that they are known on their topics.  ``retention`` says how long the topics of
+    event classes keep their events (``{Ticket: Retention(age=timedelta(days=30))}``); others keep them for
+    ever.  ``lifespan`` is called with the app, and its asynchronous context is entered in every process that
+    handles events, before the first and until after the last.  An app can be opened, run and closed by one
     event loop at a time; it holds nothing open until then, so it may be imported before a fork.
     """
 
@@ -49,6 +51,7 @@ class App:
         events: Iterable[type[Event]] = (),
         principal: str | None = None,
         settings: Settings | None = None,
+        retention: Mapping[type[Event], Retention] | None = None,
         lifespan: Callable[[App], AbstractAsyncContextManager[object]] | None = None,
     ) -> None:
         if not NAME.fullmatch(name):
@@ -73,6 +76,7 @@ class App:
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         for event in events:
             self._know(contract_of(event))
+        self.retention = dict(self._keeps(retention or {}))
 
     # --- declaring ----------------------------------------------------------------------------
 
@@ -93,6 +97,7 @@ class App:
         start: str = "earliest",
         offload: str = "thread",
         delivery: str = EXACTLY_ONCE,
+        was: str | None = None,
     ) -> Callable[[F], F]: ...
     def handler(  # noqa: PLR0913 - every argument is a keyword with a default
         self,
@@ -108,6 +113,7 @@ class App:
         start: str = "earliest",
         offload: str = "thread",
         delivery: str = EXACTLY_ONCE,
+        was: str | None = None,
     ) -> F | Callable[[F], F]:
         """Declare a function as a handler; it stays an ordinary function that can be called.
 
@@ -119,7 +125,8 @@ class App:
         that begin in a second) hold in one process; the workers of one ``headrace run`` share the rate.
         ``start`` is where a handler that is new to the journal begins: ``earliest`` or ``latest``.
         ``delivery="at_least_once"``: on Kafka what is emitted does not wait for a transaction; after a crash
-        events may be handled again, and what they emit appear twice, under the same ids.
+        events may be handled again, and what they emit appear twice, under the same ids.  ``was`` is the name
+        that the function had before: the renamed handler goes on where that one was.
 
         Raises `SignatureInvalid`, `HandlerTwice`, `TypeTwice`.
         """
@@ -139,6 +146,7 @@ class App:
                 start=start,
                 offload=offload,
                 delivery=delivery,
+                was=was,
                 provided=self.providers,
                 local_names=local_names,
             )
@@ -161,12 +169,27 @@ class App:
         return fn
 
     def _register(self, handler: Handler) -> None:
-        known = self.handlers.get(handler.name)
-        if known is not None:
-            raise errors.HandlerTwice(handler=handler.name, first=known.where, second=handler.where)
+        for known in self.handlers.values():
+            if {known.name, known.was} & {handler.name, handler.was} - {
+                None
+            }:  # one of them would have no history
+                raise errors.HandlerTwice(handler=handler.name, first=known.where, second=handler.where)
         for contract in (handler.consumes, *handler.emits):
             self._know(contract)
         self.handlers[handler.name] = handler
+
+    def _keeps(self, retention: Mapping[type[Event], Retention]) -> Iterator[tuple[str, Keep]]:
+        """Yield the rule of each topic; raises `RetentionInvalid`."""
+        told: dict[str, Keep] = {}
+        for event, rule in retention.items():
+            contract = contract_of(event)
+            self._know(contract)
+            keep = rule.keep(contract.topic)
+            if told.setdefault(contract.topic, keep) != keep:
+                raise errors.RetentionInvalid(
+                    topic=contract.topic, problem="two event classes say different things"
+                )
+            yield contract.topic, keep
 
     def _know(self, contract: Contract) -> None:
         known = self.contracts.setdefault(contract.type, contract)
@@ -324,6 +347,8 @@ class App:
             settings=WorkerSettings(
                 lease_ms=settings.lease_ms,
                 stop_grace_ms=settings.stop_grace_ms,
+                keeps=tuple(self.retention.values()),
+                dedup_window_s=settings.dedup_window_s,
                 limits=Limits(settings.payload_bytes_max, settings.depth_max),
             ),
             resources=self._resources(),

@@ -36,6 +36,8 @@ class Settings:
     lease_ms: int = 10_000
     #: How long a stopping worker lets handlers finish.
     stop_grace_ms: int = 10_000
+    #: How long the id and the causes of an event are known after retention has removed its payload: 30 days.
+    dedup_window_s: int = 2_592_000
     #: How ``headrace run`` and ``dev`` log: ``text`` for people, ``json`` for programs.
     log_format: str = "text"
 
@@ -104,6 +106,7 @@ _BOUNDS = {
     "depth_max": (1, 1 << 20),
     "lease_ms": (100, 3_600_000),
     "stop_grace_ms": (0, 3_600_000),
+    "dedup_window_s": (1, 3_153_600_000),
 }
 
 _CHOICES = {"durability": ("full", "normal"), "log_format": ("text", "json")}

@@ -26,7 +26,16 @@ from headrace.event.contract import Event, contract_of
 from headrace.event.label import Label
 from headrace.journal.reader import PAGE_ROWS_MAX
 from headrace.journal.sqlite import SqliteJournal
-from headrace.ports import FAILPOINTS, KAFKA_FAILPOINTS, Chance, Faults, LoadedModel, Model, NoFaults
+from headrace.ports import (
+    CARE_FAILPOINTS,
+    FAILPOINTS,
+    KAFKA_FAILPOINTS,
+    Chance,
+    Faults,
+    LoadedModel,
+    Model,
+    NoFaults,
+)
 from headrace.ports.look import StoredEvent
 from headrace.runtime.server import Server
 from headrace.world import SystemChance, SystemClock
@@ -265,7 +274,7 @@ class FailAt:
 
 
 def _check(point: str) -> None:
-    if point not in FAILPOINTS + KAFKA_FAILPOINTS:
+    if point not in FAILPOINTS + CARE_FAILPOINTS + KAFKA_FAILPOINTS:
         raise errors.SettingInvalid(
             name="failpoint", origin="the test", problem=f"{point!r} is not one of them"
         )

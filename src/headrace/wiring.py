@@ -11,6 +11,7 @@ from headrace.settings import Settings, path_of
 
 if TYPE_CHECKING:
     from headrace.ports import Journal, World
+    from headrace.ports.care import Care
     from headrace.ports.index import Index
     from headrace.ports.look import Desk, Look
     from headrace.ports.upkeep import Upkeep
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _KAFKA = "kafka://"
 _POSTGRES = ("postgresql://", "postgres://")
+#: What to do on a cluster in place of a command that looks after a file.
+_INSTEAD = {
+    "compact": "the brokers delete and compact by the settings of each topic: ``retention.ms``,"
+    " ``retention.bytes``, ``cleanup.policy`` (``kafka-configs.sh --alter``)",
+    "backup": "replicas keep the topics (``replication.factor``), MirrorMaker copies them to another cluster;"
+    " ``headrace index rebuild`` makes the index again from them",
+    "erase": "Kafka deletes no single record: set ``retention.ms`` of the topic and of its ``.dlq``, or"
+    " encrypt payloads with a key for each person and throw that away",
+    "handler retire": "stop the workers, then delete the consumer group of the handler and its topics, which"
+    " begin with ``headrace.`` and its name (``kafka-consumer-groups.sh --delete``)",
+}
 
 
 def journal_of(settings: Settings, world: World) -> Journal:
@@ -73,6 +85,15 @@ def upkeep_of(settings: Settings, world: World) -> Upkeep:
     with _extra():
         from headrace.journal.kafka.upkeep import KafkaUpkeep
     return _on_kafka(KafkaUpkeep, settings, world)
+
+
+def care_of(settings: Settings, world: World, command: str) -> Care:
+    """Return the journal that the settings name, to be looked after; raises `NotOnKafka` on a cluster."""
+    if settings.journal.startswith(_KAFKA):
+        raise errors.NotOnKafka(command=command, instead=_INSTEAD[command])
+    from headrace.journal.care import SqliteCare
+
+    return _in_file(SqliteCare, settings, world)
 
 
 def _on_kafka(make: Callable[..., T], settings: Settings, world: World) -> T:

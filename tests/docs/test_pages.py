@@ -10,7 +10,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from headrace.ports import FAILPOINTS, OpenState
+from headrace.journal.file import JOURNAL
+from headrace.ports import CARE_FAILPOINTS, FAILPOINTS, OpenState
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "headrace"
@@ -133,7 +134,8 @@ def test_the_layers_are_those_that_are_enforced() -> None:
 def test_every_column_is_told() -> None:
     """The tables of ARCHITECTURE.md name each table and column of the journal, and no other."""
     db = apsw.Connection(":memory:")
-    db.execute((PACKAGE / "journal" / "schema.sql").read_text("utf-8"))
+    for script in JOURNAL.scripts:
+        db.execute((PACKAGE / "journal" / script).read_text("utf-8"))
     sql = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table'"
     found = db.execute(sql).fetchall()
     columns = {f"{table}.{column}" for table, column in found if not str(table).startswith("sqlite_")}
@@ -146,7 +148,7 @@ def test_every_failpoint_is_told() -> None:
     """ARCHITECTURE.md says of each failpoint what a kill there leaves behind."""
     rows = re.findall(r"^\| (`[a-z]+\.[^|]*) \|", below("When a process dies"), re.MULTILINE)
     told = [name for row in rows for name in re.findall(r"`([a-z.]+)`", row)]
-    assert told == list(FAILPOINTS)
+    assert told == [*FAILPOINTS, *CARE_FAILPOINTS]
 
 
 def test_every_state_is_told() -> None:

@@ -66,11 +66,11 @@ class Run:
         }  # fmt: skip
         if armed:
             task |= {"failpoint": plan.failpoint, "hit": plan.hit}
-        broken = self._file_is_broken  # a child that is asked for now may read it before this goes on
+        broken = self._file_is_broken  # it may read the file before this goes on, or only after it has ended
         child = await self._spawner.spawn(task, self.folder / "processes.log")
         if armed:
             self._armed.add(child)
-        if broken:
+        if broken or self._file_is_broken:
             self._unlucky.add(child)
         return child
 

@@ -25,6 +25,8 @@ class Position(NamedTuple):
     done: int
     dead: int
     expired: int
+    #: Events that were taken and are no longer there.
+    gone: int = 0
 
 
 class Opened(NamedTuple):
@@ -109,8 +111,8 @@ class SqliteLedger:
 
     def positions(self, sub: int) -> dict[int, Position]:
         """Return the positions of a subscription by place."""
-        sql = """SELECT tp, start, high, claimed_after, owner, epoch, taken, running, done, dead, expired
-                 FROM position WHERE sub = ? ORDER BY tp"""
+        sql = """SELECT tp, start, high, claimed_after, owner, epoch, taken, running, done, dead, expired,
+                 gone FROM position WHERE sub = ? ORDER BY tp"""
         return {row[0]: Position(*row[1:]) for row in self._rows(sql, (sub,))}
 
     def counts(self, sub: int) -> Counter[str]:
@@ -118,6 +120,7 @@ class SqliteLedger:
         found: Counter[str] = Counter()
         for one in self.positions(sub).values():
             found.update(taken=one.taken, running=one.running, done=one.done, dead=one.dead)
+            found.update(expired=one.expired)
         return +found
 
     def opened(self, sub: int) -> dict[int, Opened]:
@@ -159,8 +162,8 @@ class SqliteLedger:
 
     def dead(self, sub: int) -> list[tuple[int, str, bytes]]:
         """Return offset, reason and payload of each dead letter that was not redriven."""
-        sql = """SELECT seq, reason, body FROM dead WHERE sub = ? AND (fate IS NULL OR fate <> 'redriven')
-                 ORDER BY id"""
+        sql = """SELECT seq, reason, body FROM dead WHERE sub = ?
+                 AND (fate IS NULL OR fate NOT IN ('redriven', 'expired')) ORDER BY id"""
         return self._rows(sql, (sub,))
 
     def letters(self) -> list[int]:
@@ -220,6 +223,7 @@ class SqliteLedger:
         published, untaken = sum(seq > at.start for seq in offsets), sum(seq > at.high for seq in offsets)
         if at.taken != at.running + waiting + at.done + at.dead + at.expired:
             yield f"taken {at.taken} is not running {at.running} + waiting {waiting} + closed ({at})"
+        published += at.gone
         if published != untaken + at.taken:
             yield f"published {published} is not untaken {untaken} + taken {at.taken}"
         if at.running != len(running) + len(flying):
@@ -236,11 +240,14 @@ class SqliteLedger:
         letters = [
             seq
             for seq, *_ in self._rows(
-                "SELECT seq FROM dead WHERE sub = ? AND tp = ? AND (fate IS NULL OR fate <> 'redriven')",
+                "SELECT seq FROM dead WHERE sub = ? AND tp = ?"
+                " AND (fate IS NULL OR fate NOT IN ('redriven', 'expired'))",
                 (sub, place),
             )
         ]
-        if sorted(letters) != sorted(set(letters) & passed - opened.keys()) or len(letters) != at.dead:
+        left = {row[0] for row in self._rows("SELECT seq FROM skeleton WHERE tp = ?", (place,))}
+        closed = passed | left
+        if sorted(letters) != sorted(set(letters) & closed - opened.keys()) or len(letters) != at.dead:
             yield f"{at.dead} dead, letters of {letters}, open {sorted(opened)}"
         afters = [after for after, _ in self.ranges(sub, place)]
         if (passed and (not afters or afters[0] >= min(passed))) or any(
@@ -250,7 +257,7 @@ class SqliteLedger:
 
     def _versions(self, sub: int) -> Iterator[str]:
         opened = self.opened(sub)
-        place_of = dict(self._rows("SELECT seq, tp FROM event", ()))
+        place_of = dict(self._rows("SELECT seq, tp FROM event UNION ALL SELECT seq, tp FROM skeleton", ()))
         handler = self._rows("SELECT handler FROM subscription WHERE id = ?", (sub,))[0][0]
         names = self._names()
         own = {names[row[0]] for row in self._rows("SELECT id FROM version WHERE handler = ?", (handler,))}

@@ -16,10 +16,13 @@ import apsw
 import pytest
 from tests.journal import (
     test_claims,
+    test_erase,
+    test_handlers,
     test_leases,
     test_outcomes,
     test_publish,
     test_redrive,
+    test_retention,
     test_takeover,
     test_versions,
 )
@@ -47,11 +50,11 @@ class Mutation(NamedTuple):
     given: dict[str, Any] = {}  # noqa: RUF012 - never changed
 
 
-def sql(name: str, old: str, new: str) -> Callable[[Patch], None]:
+def sql(name: str, old: str, new: str, file: str = "queries.sql") -> Callable[[Patch], None]:
     """Return the change of one query."""
 
     def change(patch: Patch) -> None:
-        queries = load("queries.sql")
+        queries = load(file)
         text = getattr(queries, name)
         assert old in text, f"{name} no longer says {old!r}"
         patch.setattr(queries, name, text.replace(old, new))
@@ -216,6 +219,73 @@ MUTATIONS = [
         "a redriven event waits for its key",
         lambda patch: patch.setattr(Held, "may_run", _blind_to_redrives(Held.may_run)),
         test_redrive.test_a_redriven_event_waits_for_its_key,
+    ),
+]
+
+
+MUTATIONS += [
+    Mutation(
+        "retention waits for what is not taken, or in hand",
+        sql("held", "event.seq > position.claimed_after OR", "0 OR", "removal.sql"),
+        test_retention.test_the_slowest_handler_counts,
+    ),
+    Mutation(
+        "retention waits for what is open",
+        sql("held", "open.seq = event.seq", "open.seq = event.seq AND 0", "removal.sql"),
+        test_retention.test_what_nobody_has_finished_stays,
+    ),
+    Mutation(
+        "a dead letter without a decision keeps its event",
+        sql("held", "dead.fate IS NULL", "dead.fate IS NULL AND 0", "removal.sql"),
+        test_retention.test_a_decision_about_a_dead_letter_lets_its_event_go,
+    ),
+    Mutation(
+        "retention does not wait for the retired",
+        sql("held", "subscription.kind <> 'retired'", "1", "removal.sql"),
+        test_handlers.test_nobody_waits_for_a_retired_handler,
+    ),
+    Mutation(
+        "an id is known after its payload went",
+        sql("event_copy", "FROM skeleton WHERE", "FROM skeleton WHERE 0 AND"),
+        test_retention.test_a_repeated_publish_is_known,
+    ),
+    Mutation(
+        "a cause is known after its payload went",
+        sql("event_cause", "FROM skeleton WHERE", "FROM skeleton WHERE 0 AND"),
+        test_retention.test_a_cause_is_known,
+    ),
+    Mutation(
+        "what is left goes after the window",
+        sql("outlived", "removed_us < ?", "removed_us < ? AND 0", "retention.sql"),
+        test_retention.test_the_rest_goes_after_the_window,
+    ),
+    Mutation(
+        "what is gone is counted",
+        sql("position_gone", "gone = gone + ?1", "gone = gone + 0 * ?1", "removal.sql"),
+        test_retention.test_what_is_old_and_finished_goes,
+    ),
+    Mutation(
+        "what is gone is counted by version",
+        sql("range_gone", "gone = gone + ?", "gone = gone + 0 * ?", "removal.sql"),
+        test_retention.test_the_history_of_versions_still_counts,
+    ),
+    Mutation(
+        "an erasure takes the partition from its worker",
+        sql("fence", "owner = NULL, epoch = epoch + 1", "owner = owner", "handlers.sql"),
+        test_erase.test_what_was_read_and_not_claimed_is_not_handed_out,
+    ),
+    Mutation(
+        "letters lose what they hold",
+        sql("letters_erase", "WHERE id IN", "WHERE 0 AND id IN", "erase.sql"),
+        test_erase.test_letters_lose_all_they_hold,
+    ),
+    Mutation(
+        "the old name of a handler leads to it",
+        both(
+            sql("handler_get", "WHERE was.name = ?1", "WHERE was.name = ?1 AND 0"),
+            sql("handler_add", "WHERE NOT EXISTS", "WHERE 1 OR EXISTS"),
+        ),
+        test_handlers.test_the_old_name_still_leads_there,
     ),
 ]
 

@@ -19,7 +19,21 @@ from tests.journal.journals import SqliteFile
 from tests.journal.lab import HANDLER, LEASE_MS, TOPIC, Content, Lab, Member, offer
 
 from headrace import errors
-from headrace.ports import Batch, NewEvent, NoFaults, OpenState, Outcome, Row, Settled, VersionInfo
+from headrace.journal.erase import erase
+from headrace.journal.retention import SWEEP_EVERY_US
+from headrace.journal.sqlite import SqliteJournal
+from headrace.ports import (
+    Batch,
+    Journal,
+    Keep,
+    NewEvent,
+    NoFaults,
+    OpenState,
+    Outcome,
+    Row,
+    Settled,
+    VersionInfo,
+)
 from headrace.testing import FailAt
 
 T = TypeVar("T")
@@ -68,6 +82,12 @@ class Play:
         self.final: dict[int, tuple[str, str]] = {}
         #: Offsets that were redriven: they may come late.
         self.redriven: set[int] = set()
+        #: Key, id and place of every offset, of those too that are no longer there.
+        self.known: dict[int, tuple[str | None, bytes, int]] = {}
+        #: Offsets that were erased, and those that retention may have removed.
+        self.erased: set[int] = set()
+        #: Offsets that were there when the books were last compared.
+        self.present: set[int] = set()
         self.run(self.journals[0].offer(offer("d1")))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -87,8 +107,10 @@ class Play:
     def keys(self) -> dict[int, str | None]:
         """Return the key of every event by offset."""
         by_id = {event.event_id: event.head.key for event in self.published}
-        offsets, ids = self.lab.ledger.offsets(self.topic), self.lab.ledger.ids(self.topic)
-        return {seq: by_id[eid] for seq, eid in zip(offsets, ids, strict=True)}
+        ids = self.lab.ledger.ids(self.topic)
+        for (seq, place), eid in zip(sorted(self.lab.ledger.places(self.topic).items()), ids, strict=True):
+            self.known[seq] = by_id[eid], eid, place
+        return {seq: key for seq, (key, _, _) in self.known.items()}
 
     # --- publishing ---------------------------------------------------------------------------
 
@@ -107,11 +129,14 @@ class Play:
         """Publish other content under a known id: it is refused."""
         event = one_of(self.published, pick)
         other = self.run(self.lab.event(Content(event.head.key, b"other"), event_id=event.event_id))
+        erased = event.event_id in {self.known[seq][1] for seq in self.erased}
         try:
-            self.run(self.journals[1].publish([other]))
+            (receipt,) = self.run(self.journals[1].publish([other]))
         except errors.EventConflict:
+            assert not erased, "what was erased cannot be compared"
             return
-        raise AssertionError("other content was taken for a copy")
+        assert erased, "other content was taken for a copy"
+        assert receipt.duplicate, "what was erased came back"
 
     def publish_child(self, pick: int) -> None:
         """Publish an event that another one has caused, with its key."""
@@ -185,6 +210,38 @@ class Play:
             if not problem:
                 self.redriven.add(seq)
                 del self.final[seq]
+
+    # --- care ---------------------------------------------------------------------------------
+
+    def sweep(self, pick: int) -> None:
+        """Retention removes whatever is older than a second and may go, all of it or a step."""
+        self.keys()
+        self.lab.clock.advance(SWEEP_EVERY_US / 1e6)
+        for member in self.members:
+            member.worker.renew()
+        self.run(self.swept(one_of(self.journals, pick), 1 + pick))
+
+    async def swept(self, journal: Journal, steps: int) -> None:
+        """Take some steps of retention."""
+        sweeper = journal.sweeper("lab", (Keep(TOPIC, 1_000_000, None),), 10**15)
+        for _ in range(steps):
+            if not await sweeper.step():
+                break
+
+    def erase(self, pick: int) -> None:
+        """An operator erases a key: of its events those that are not finished expire."""
+        keys = self.keys()
+        key = one_of(self.published, pick).head.key
+        if key is None:
+            return
+        journal = one_of(self.journals, pick)
+        assert isinstance(journal, SqliteJournal)
+        self.run(erase(journal, [key], TOPIC, effects=False, dry_run=False))
+        there = set(self.lab.ledger.offsets(self.topic))
+        for seq in (seq for seq, its in keys.items() if its == key and seq not in there):
+            if seq in self.present:
+                self.erased.add(seq)
+                self.final.setdefault(seq, ("expired", ""))
 
     def jump(self, pick: int) -> None:
         """Somebody sets the wall clock."""
@@ -352,16 +409,22 @@ class Play:
         ledger = self.lab.ledger
         assert ledger.breaches() == []
         self.check_owners()
+        keys, there = self.keys(), set(ledger.offsets(self.topic))
+        assert keys.keys() - there <= self.final.keys(), "something is gone that nobody has finished"
+        undecided = {ledger.offset_of(letter) for letter in ledger.letters()}
+        assert undecided <= there, "a dead letter has nothing to be redriven"
+        self.present = there
         if not self.members:
             return
         sub = self.members[0].sub
         counts, endings = ledger.counts(sub), [ending for ending, _ in self.final.values()]
-        assert (counts["done"], counts["dead"]) == (endings.count("done"), endings.count("dead"))
-        places = ledger.places(self.topic)
-        for seq, (_, version) in self.final.items():
-            assert ledger.version_of(sub, places[seq], seq) == version, f"{seq} was finished by {version}"
-        by_offset = dict(zip(ledger.offsets(self.topic), ledger.ids(self.topic), strict=True))
-        done = sorted(by_offset[seq] for seq, (ending, _) in self.final.items() if ending == "done")
+        ended = {ending: endings.count(ending) for ending in ("done", "dead", "expired")}
+        assert {ending: counts[ending] for ending in ended} == ended
+        for seq, (ending, version) in self.final.items():
+            if ending != "expired":
+                by = ledger.version_of(sub, self.known[seq][2], seq)
+                assert by == version, f"{seq} was finished by {by}, not by {version}"
+        done = sorted(self.known[seq][1] for seq, (ending, _) in self.final.items() if ending == "done")
         assert sorted(parent for parent, _, _ in ledger.children().elements()) == done, "children of the done"
 
     def check_owners(self) -> None:

@@ -1,8 +1,8 @@
 """A stateful machine on a real journal file: after every step the accounting holds and nothing is doubled.
 
-Hypothesis plays publishers, workers that come, stall, die and go, upgrades and roll-backs, redrives, clocks
-and failing commits in any order; `Play` does what it says and checks the result.  There are few rules with
-much in each, because Hypothesis leaves some rules out of every run.
+Hypothesis plays publishers, workers that come, stall, die and go, upgrades and roll-backs, redrives,
+retention, erasures, clocks and failing commits in any order; `Play` does what it says and checks the result.
+There are few rules with much in each, because Hypothesis leaves some rules out of every run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PICK = st.integers(0, 7)
 POINT = st.sampled_from([*[None] * len(POINTS), *POINTS])
 OFTEN = ("join", "beat", "balance")
 WORKERS = ("die", "stall", "leave")
-OTHERS = ("activate", "redrive", "jump", "publish_again", "publish_other", "publish_child")
+OTHERS = ("activate", "redrive", "jump", "publish_again", "publish_other", "publish_child", "sweep", "erase")
 HOW = st.lists(st.sampled_from(ENDINGS), min_size=1, max_size=4)
 
 

@@ -68,6 +68,10 @@ class Options:
     java_options: tuple[str, ...] = QUICK_START
 
 
+#: As Kafka's own scripts start one: what is measured is a broker that has run for a while.
+LONG_RUNNING = Options(java_options=("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"))
+
+
 def server_properties(
     number: int, ports: Ports, controllers: Mapping[int, int], folder: Path, options: Options
 ) -> dict[str, str]:

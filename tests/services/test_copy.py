@@ -22,7 +22,7 @@ from tests.unit.terminal import Ran, apart, command, environment
 
 from headrace import App, Event, RetryPolicy
 from headrace.cli.output import Exit
-from headrace.codec.ledger import Position, read_position
+from headrace.codec.ledger import POSITION, Position, read_key, read_position
 from headrace.event.lineage import text_of
 from headrace.settings import Settings
 
@@ -191,8 +191,8 @@ def positions(broker: Node, topic: str) -> dict[int, Position]:
             assert message is not None
             if message.error():
                 ended += 1
-            elif message.key() == b"position":
-                found[message.partition() or 0] = read_position(message.value() or b"")
+            elif (key := read_key(message.key())) and key.kind == POSITION:
+                found[key.partition] = read_position(message.value() or b"")
         return found
     finally:
         reader.close()

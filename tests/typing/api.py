@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import assert_type
 from uuid import UUID
 
 from pydantic import Field
 
-from headrace import App, Context, Envelope, Event, Label, Model, Options, Published, RetryPolicy, errors
+from headrace import (
+    App,
+    Context,
+    Envelope,
+    Event,
+    Label,
+    Model,
+    Options,
+    Published,
+    Retention,
+    RetryPolicy,
+    errors,
+)
 from headrace.integrations.asgi import Inlet, lifespan
 from headrace.testing import EchoModel, FailAt, ManualClock, Result, run_until_idle, until_idle
 
@@ -51,6 +63,7 @@ class Rich(Common, topic="rich", key="tenant", type="shop.rich", version=2):
 
 
 settled = App("settled", journal="headrace.db", events=[Ticket, Rich], principal="user:ada")
+kept = App("kept", retention={Ticket: Retention(age=timedelta(days=30), bytes_max=1 << 30)})
 
 
 @app.handler
@@ -74,6 +87,7 @@ def plain(event: Ticket) -> list[Routed]:
     retry=RetryPolicy(attempts_max=3, backoff_first_ms=10, backoff_max_ms=1_000, crash_attempts_max=2),
     deadline_ms=1_000,
     start="latest",
+    was="half",
 )
 async def whole(event: Ticket, ctx: Context) -> Routed | Rich | None:
     assert_type(ctx.envelope, Envelope)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import apsw
 import pytest
 from tests.unit.terminal import Ran, apart
 
@@ -37,6 +38,14 @@ def answer(ask: Ask) -> Answer: ...
 
 @app.handler
 def doubt(answer: Answer) -> Ask: ...
+""",
+    "renamed": """
+@app.handler
+def reply(ask: Ask) -> Answer | None: ...
+""",
+    "was": """
+@app.handler(was="answer")
+def reply(ask: Ask) -> Answer | None: ...
 """,
     "twice": """
 @app.handler
@@ -118,3 +127,25 @@ def test_ways_round_are_found(feeds: dict[str, list[str]], expected: list[list[s
     assert {name for way in found for name in way} == {name for way in expected for name in way}
     for way in found:
         assert all(after in feeds[before] for before, after in zip(way, [*way[1:], way[0]], strict=True))
+
+
+@pytest.mark.parametrize(("name", "warned"), [("renamed", True), ("was", False), ("sound", False)])
+def test_a_rename_without_a_word_is_warned_of(tmp_path: Path, name: str, warned: bool) -> None:
+    """What would be handled again is counted; with `was=` nothing is."""
+    (tmp_path / "sound.py").write_text(START + APPS["sound"])
+    apart("publish", "sound:app", "Ask", '{"text": "why"}', cwd=tmp_path)
+    db = apsw.Connection(str(tmp_path / "headrace.db"))
+    db.execute("INSERT INTO handler (name) VALUES ('helpdesk.answer')")
+    db.execute(
+        "INSERT INTO subscription VALUES (1, 1, (SELECT id FROM topic WHERE name = 'asks'), 'live', 0)"
+    )
+    db.execute("INSERT INTO position (sub, tp, start, high, claimed_after) VALUES (1, 1024, 0, 0, 0)")
+    db.close()
+
+    ran = check(tmp_path, name, "--json")
+
+    told = (
+        "helpdesk.reply is new to headrace.db: it would handle 1 event of asks again;"
+        " if it is helpdesk.answer renamed, say was='answer'"
+    )
+    assert (ran.code, ran.document["warnings"]) == (Exit.DONE, [told] if warned else [])

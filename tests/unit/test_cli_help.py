@@ -32,9 +32,9 @@ def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 COMMANDS = dict(commands(typer.main.get_command(tree())))
 NAMES = (
-    "demo", "new", "dev", "run", "publish", "tail", "show", "why", "status", "check", "copy", "settings",
-    "doctor", "explain", "completion", "cheat",
-)  # fmt: skip
+    *("demo", "new", "dev", "run", "publish", "tail", "show", "why", "status", "check"),
+    *("compact", "backup", "erase", "copy", "settings", "doctor", "explain", "completion", "cheat"),
+)
 
 
 def examples(command: Any) -> list[str]:
@@ -47,6 +47,7 @@ def test_the_commands_are_these() -> None:
     expected = {(name,) for name in NAMES}
     expected |= {("dlq", verb) for verb in ("ls", "show", "redrive", "drop")}
     expected |= {("model", verb) for verb in ("history", "activate", "calibrate")}
+    expected |= {("handler", verb) for verb in ("ls", "retire")}
     expected |= {("index", verb) for verb in ("rebuild", "verify")}
 
     assert set(COMMANDS) == expected

@@ -226,15 +226,15 @@ def test_waits_before_a_restart_grow_and_are_bounded() -> None:
 
 
 def test_what_is_logged_cannot_steer_a_terminal(folder: Path) -> None:
-    """An error that quotes an event is logged with its escape sequences spelled out."""
+    """What a handler logs of an event is printed with its escape sequences spelled out."""
     (folder / "factory.py").write_text(
-        APP.replace("await asyncio.sleep(job.seconds)", "raise ValueError(job.name)")
-        .replace("@app.handler\n", "@app.handler(retry=RetryPolicy(attempts_max=1))\n")
-        .replace("import App, Event", "import App, Event, RetryPolicy")
+        APP.replace("async def work(job: Job)", "async def work(job: Job, ctx: Context)")
+        .replace("await asyncio.sleep(job.seconds)", "ctx.log.error('seen %s', job.name)")
+        .replace("import App, Event", "import App, Context, Event")
     )
     publish(folder, '{"name": "\\u001b[2J"}')
     with Running("run", "factory:app", cwd=folder) as running:
-        running.until("dead letters")
+        running.until("seen")
         ran = running.ended(signal.SIGTERM)
 
     assert "\x1b" not in ran.err

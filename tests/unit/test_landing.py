@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from types import SimpleNamespace
 from typing import Any, cast
 
 from headrace.ports import Batch, Row, VersionInfo
 from headrace.runtime.flight import Flight, Landing
-from headrace.runtime.server import Server
+from headrace.runtime.rhythm import Rhythm
+from headrace.runtime.server import IDLE_S, Server
 from headrace.testing import ManualClock
 
 
@@ -34,6 +37,22 @@ class Threaded:
 
 
 first, second = flight_of(1), flight_of(2, 3, 4)
+
+
+def test_a_server_whose_last_flight_has_ended_sleeps() -> None:
+    """The look at deadlines, which is overdue by then, does not wake it again and again."""
+    clock, looks = ManualClock(), list[int]()
+    server = Server.__new__(Server)
+    server._clock, server._flights, server._rhythm = clock, [flight_of(1)], Rhythm(clock)
+    server._claimed, server.consumer = deque(), cast("Any", SimpleNamespace(claims_apart=False))
+    server._deadline = cast("Any", SimpleNamespace(interval_s=0.5, look=lambda: looks.append(1)))
+    server._watch_deadlines()
+    server._flights.clear()
+    clock.advance(10)
+
+    server._watch_deadlines()
+
+    assert (len(looks), server._patience_s()) == (1, IDLE_S)
 
 
 def test_what_ends_while_flights_are_chosen_keeps_its_order() -> None:

@@ -11,7 +11,18 @@ import headrace
 import headrace.errors
 import headrace.testing
 
-PUBLIC = {"App", "Context", "Envelope", "Event", "Label", "Model", "Options", "Published", "RetryPolicy"}
+PUBLIC = {
+    "App",
+    "Context",
+    "Envelope",
+    "Event",
+    "Label",
+    "Model",
+    "Options",
+    "Published",
+    "Retention",
+    "RetryPolicy",
+}
 TESTING = {"CrashAt", "EchoModel", "FailAt", "ManualClock", "Result", "run_until_idle", "until_idle"}
 HEAVY = ("apsw", "asyncio", "numpy", "onnxruntime", "rich", "typer", "multiprocessing")
 

@@ -10,13 +10,14 @@ import apsw
 import pytest
 
 import headrace.journal
+from headrace.journal.file import JOURNAL
 from headrace.journal.queries import load, read
 
 FOLDER = Path(str(files(headrace.journal)))
-SCHEMA = "schema.sql"
+SCHEMAS = JOURNAL.scripts
 FILES = sorted(path.name for path in FOLDER.glob("*.sql"))
 NAME = re.compile(r"-- name: ([a-z][a-z0-9_]*)")
-QUERIES = [(name, query) for name in FILES if name != SCHEMA for query in vars(load(name))]
+QUERIES = [(name, query) for name in FILES if name not in SCHEMAS for query in vars(load(name))]
 
 WORDS = {word for path in FOLDER.glob("*.py") for word in re.findall(r"\w+", path.read_text("utf-8"))}
 
@@ -25,18 +26,19 @@ WORDS = {word for path in FOLDER.glob("*.py") for word in re.findall(r"\w+", pat
 def db() -> apsw.Connection:
     """An empty journal in memory."""
     found = apsw.Connection(":memory:")
-    found.execute(read(SCHEMA))
+    for script in SCHEMAS:
+        found.execute(read(script))
     return found
 
 
 def test_there_are_files() -> None:
-    """The schema and files of queries travel in the package."""
-    assert SCHEMA in FILES
+    """The scripts of the schema and files of queries travel in the package."""
+    assert set(SCHEMAS) < set(FILES)
     assert len(FILES) > 3
     assert len(QUERIES) > 50
 
 
-@pytest.mark.parametrize("file", [name for name in FILES if name != SCHEMA])
+@pytest.mark.parametrize("file", [name for name in FILES if name not in SCHEMAS])
 def test_every_query_has_a_name_and_a_sentence(file: str) -> None:
     """A name of its own, then a comment with a capital and a stop, then the statement."""
     parts = read(file).split("-- name: ")
@@ -91,7 +93,6 @@ def test_every_query_is_used() -> None:
 
 
 def test_no_table_is_left_without_a_word() -> None:
-    """The schema explains itself, and creates everything in one script."""
-    text = read(SCHEMA)
-    assert text.startswith("--")
-    assert text.count("CREATE TABLE") > 5
+    """Each script of the schema explains itself, and the first creates most."""
+    assert all(read(script).startswith("--") for script in SCHEMAS)
+    assert read(SCHEMAS[0]).count("CREATE TABLE") > 5

@@ -101,7 +101,7 @@ def test_what_the_active_version_has_finished_elsewhere_is_refused(db: Connectio
         "INSERT INTO position (sub, tp, start, high, claimed_after, taken, done)"
         " SELECT 50, tp, 0, 1000, 1000, 1, 1 FROM dead WHERE id = 1",
     )
-    change(path, "INSERT INTO range SELECT 50, tp, 0, 1 FROM dead WHERE id = 1")
+    change(path, "INSERT INTO range SELECT 50, tp, 0, 1, 0 FROM dead WHERE id = 1")
 
     assert asyncio.run(redrive.redrive(db, [1]))[0].problem == (
         "the active version of shop.pack has finished its event in a replay"

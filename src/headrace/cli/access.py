@@ -10,6 +10,7 @@ from headrace.cli.output import warn
 
 if TYPE_CHECKING:
     from headrace.ports import Chance, Clock, Faults
+    from headrace.ports.care import Care
     from headrace.ports.look import Desk, Look
     from headrace.ports.upkeep import Upkeep
 
@@ -64,6 +65,31 @@ async def maintaining(journal: str | None, index: str | None, *, make: bool) -> 
         yield upkeep
     finally:
         await upkeep.close()
+
+
+@asynccontextmanager
+async def caring(journal: str | None, command: str) -> AsyncGenerator[Care]:
+    """Look after a journal in a file; raises `NotOnKafka` with what to do there instead."""
+    from headrace.settings import load
+    from headrace.wiring import care_of
+
+    care = care_of(load({"journal": journal}), _World(), command)
+    try:
+        await care.open()
+        yield care
+    finally:
+        await care.close()
+
+
+def cared(journal: str | None, command: str, work: Callable[[Care], Awaitable[T]]) -> T:
+    """Look after a journal and return what came of it."""
+    import asyncio
+
+    async def whole() -> T:
+        async with caring(journal, command) as care:
+            return await work(care)
+
+    return asyncio.run(whole())
 
 
 def looked(journal: str | None, index: str | None, work: Callable[[Look], Awaitable[T]]) -> T:

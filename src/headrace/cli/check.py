@@ -10,10 +10,11 @@ import typer
 from headrace import errors
 from headrace.cli.access import warn_of_environment
 from headrace.cli.options import Json, Target, examples
-from headrace.cli.output import Exit, counted, paint, put, put_json, told
+from headrace.cli.output import Exit, counted, paint, put, put_json, told, warn
 
 if TYPE_CHECKING:
     from headrace.app import App
+    from headrace.ports.look import Look, Progress, Topic
     from headrace.runtime.handlers import Handler
 
 _EPILOG = examples("headrace check app:app", "headrace check app:app --json")
@@ -45,15 +46,19 @@ def _check(
 
     warn_of_environment()
     app: App | None = None
+    strangers: list[str] = []
     try:
         app = load(target)
         found = [*_models(app), *_cycles({} if cycles else app.handlers), *_emptiness(app)]
+        strangers = _strangers(app)
     except errors.UsageError:
         raise
     except errors.HeadraceError as fault:  # the app refused itself while it was declared
         found = [_finding(target, fault)]
+    for one in strangers:
+        warn(one)
     if as_json:
-        put_json(_document(target, app, found))
+        put_json(_document(target, app, found) | {"warnings": strangers})
     else:
         _put_text(app, found)
     return Exit.NO if found else Exit.DONE
@@ -122,6 +127,39 @@ def _way_back(feeds: Mapping[str, list[str]], start: str) -> list[str] | None:
                 seen.add(following)
                 ways.append([*way, following])
     return None
+
+
+def _strangers(app: App) -> list[str]:
+    """Name handlers that the journal does not know beside those that it knows and the app no longer has.
+
+    A handler that was renamed without a word begins anew: it would handle again what is there.  Only a file
+    is looked at, and only one that is there.
+    """
+    from headrace.cli.access import looked
+
+    async def look(at: Look) -> tuple[list[Progress], list[Topic]]:
+        return await at.progress(), await at.topics()
+
+    journal = app.settings.journal
+    if journal.startswith("kafka://"):
+        return []
+    try:
+        known, topics = looked(journal, None, look)
+    except errors.JournalError:  # there is none yet, or others have to say what is wrong
+        return []
+    served = {one.handler for one in known}
+    former = {one.was for one in app.handlers.values()}
+    left = [one for one in known if one.handler.startswith(f"{app.name}.")]
+    left = [one for one in left if one.handler not in app.handlers and one.handler not in former]
+    events = {one.name: one.events for one in topics}
+    return [
+        f"{one.name} is new to {journal}: it would handle {counted(events.get(old.topic, 0), 'event')} of"
+        f" {old.topic} again; if it is {old.handler} renamed, say was={old.handler.rpartition('.')[2]!r}"
+        for one in app.handlers.values()
+        if one.name not in served and one.was not in served
+        for old in left
+        if old.topic == one.consumes.topic
+    ]
 
 
 def _put_text(app: App | None, found: list[Finding]) -> None:

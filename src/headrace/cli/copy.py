@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace import errors
-from headrace.cli.dlq import DryRun, Yes
-from headrace.cli.options import Json, examples
+from headrace.cli.options import DryRun, Json, Yes, examples
 from headrace.cli.output import Exit, Progress, confirmed, counted, put, put_json, put_table, say
 
 if TYPE_CHECKING:

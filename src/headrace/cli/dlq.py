@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace import errors
-from headrace.cli.options import Index, Journal, Json, JsonLines, TypeName, examples
+from headrace.cli.options import DryRun, Index, Journal, Json, JsonLines, TypeName, Yes, examples
 from headrace.cli.output import (
     Exit,
     confirmed,
@@ -43,8 +43,6 @@ Reason = Annotated[
     str | None,
     typer.Option("--reason", help="With this reason, such as failed or crash.", show_default=False),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def add_to(top: typer.Typer) -> None:

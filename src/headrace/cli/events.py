@@ -39,7 +39,7 @@ def event_json(event: StoredEvent) -> dict[str, Any]:
         "lane": one.lane,
         "input_hash": one.input_hash,
         "headers": {name: value.decode("utf-8", "backslashreplace") for name, value in one.headers.items()},
-        **payload_json(event.payload),
+        **({"payload": None, "removed": event.removed} if event.removed else payload_json(event.payload)),
     }
     if event.problem:
         found["problem"] = event.problem
@@ -83,7 +83,7 @@ def put_event(event: StoredEvent) -> None:
             "place": f"{one.topic}, partition {one.partition}, offset {one.offset}",
             "key": one.key,
             "time": clock_text(one.time),
-            "published by": None if one.handler else f"{one.principal} ({one.source})",
+            "published by": None if one.handler else f"{one.principal or '?'} ({one.source})",
             "emitted by": one.handler,
             "model": one.model,
             "confidence": None if one.confidence is None else f"{one.confidence:.3f}",
@@ -100,9 +100,17 @@ def put_event(event: StoredEvent) -> None:
         }
     )
     put()
+    if event.removed:
+        put(paint(gone_text(event), "yellow"))
+        return
     found = payload_json(event.payload)
     text = json.dumps(found.get("payload"), indent=2, ensure_ascii=False) if "payload" in found else ""
     put(plain(text, lines=True) or f"(not JSON) {payload_text(event.payload)}")
+
+
+def gone_text(event: StoredEvent) -> str:
+    """Return why the payload of an event is gone, for people."""
+    return "payload erased" if event.removed == "erased" else f"payload removed by {event.removed}"
 
 
 def tree(events: Sequence[StoredEvent]) -> list[tuple[int, StoredEvent]]:
@@ -144,6 +152,8 @@ def tree_lines(events: Sequence[StoredEvent], here: UUID) -> Iterator[str]:
             told.append(f"after {waited:,.1f} ms")
         if one.confidence is not None:
             told.append(f"confidence {one.confidence:.2f}")
+        if event.removed:
+            told.append(gone_text(event))
         if len(one.parent_ids) > 1:
             told.append(f"{len(one.parent_ids)} causes")
         mark = paint(" <- this one", "green") if one.event_id == here else ""
@@ -152,5 +162,5 @@ def tree_lines(events: Sequence[StoredEvent], here: UUID) -> Iterator[str]:
 
 def _maker(one: Envelope) -> str:
     if one.handler is None:
-        return f"published by {plain(one.principal)}"
+        return f"published by {plain(one.principal or one.source)}"
     return plain(f"{one.handler} with {one.model}" if one.model else one.handler)

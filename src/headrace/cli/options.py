@@ -24,6 +24,8 @@ Index = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 JsonLines = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:APP", help="The app, such as app:app.", show_default=False)
 ]

@@ -56,18 +56,19 @@ def _document(event: StoredEvent, chain: list[StoredEvent], *, whole: bool) -> d
     times = {one.envelope.event_id: one.envelope.time for one in chain}
     steps: list[dict[str, Any]] = [
         {
-            "event_id": one.envelope.event_id,
-            "type": one.envelope.type,
-            "topic": one.envelope.topic,
-            "offset": one.envelope.offset,
-            "parent_ids": list(one.envelope.parent_ids),
-            "depth": one.envelope.depth,
-            "handler": one.envelope.handler,
-            "model": one.envelope.model,
-            "confidence": one.envelope.confidence,
-            "time": one.envelope.time,
-            "after_ms": after_ms(one, times),
+            "event_id": one.event_id,
+            "type": one.type,
+            "topic": one.topic,
+            "offset": one.offset,
+            "parent_ids": list(one.parent_ids),
+            "depth": one.depth,
+            "handler": one.handler,
+            "model": one.model,
+            "confidence": one.confidence,
+            "time": one.time,
+            "after_ms": after_ms(stored, times),
+            "removed": stored.removed or None,
         }
-        for one in chain
+        for one, stored in ((stored.envelope, stored) for stored in chain)
     ]
     return event_json(event) | {"chain": steps, "chain_whole": whole}

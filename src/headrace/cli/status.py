@@ -73,12 +73,25 @@ def _put_text(path: str, found: list[Progress], stored: list[Topic], now: dateti
     handled = {one.topic for one in found}
     for topic in stored:
         if topic.name not in handled:
-            put(f"  topic {topic.name}: {counted(topic.events, 'event')}, and no handler")
+            put(f"  topic {topic.name}: {counted(topic.events, 'event')}, and no handler{_kept(topic)}")
+        elif _kept(topic):
+            put(f"  topic {topic.name}: {counted(topic.events, 'event')}{_kept(topic)}")
     put()
     if all(one.sound for one in found):
         put(f"{EQUATION}: {paint('holds', 'green')}")
     else:
         put(f"{EQUATION}: {paint('does not hold', 'red')}; see `headrace status --verify`")
+
+
+def _kept(topic: Topic) -> str:
+    """Say how long a topic keeps its events, where an app has said so."""
+    bounds: list[str] = []
+    if topic.age_us is not None:
+        days, rest_s = divmod(topic.age_us / 1e6, 86_400)
+        bounds.append(f"{days:.0f} d" if not rest_s else f"{topic.age_us / 1e6:,.0f} s")
+    if topic.bytes_max is not None:
+        bounds.append(f"{topic.bytes_max / (1 << 20):,.1f} MiB (has {(topic.bytes or 0) / (1 << 20):,.1f})")
+    return f", kept for {' and '.join(bounds)}" if bounds else ""
 
 
 def _owners(one: Progress) -> str:

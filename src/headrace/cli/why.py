@@ -66,6 +66,7 @@ def sentences(one: Standing, now: datetime) -> list[str]:
         State.SKIPPED: lambda: ["It is older than the start of this handler (start='latest')."],
         State.DONE: lambda: [f"Handled by version {_name(one.version)}."],
         State.DEAD: lambda: _dead(one),
+        State.EXPIRED: lambda: _expired(one),
         State.RUNNING: lambda: [f"A worker{_pid(one)} has it in hand, attempt {one.attempts}.", *_lease(one)],
     }.get(one.state)
     return told() if told is not None else [*_waits(one, now), *_workers(one)]
@@ -150,6 +151,12 @@ def _dead(one: Standing) -> list[str]:
         letter.error,
         f"`headrace dlq show {letter.id}` has the traceback.",
     ]
+
+
+def _expired(one: Standing) -> list[str]:
+    if one.letter is None:
+        return ["Its payload was removed before this handler had taken it."]
+    return [f"{one.letter.reason} [{one.letter.code}]: {one.letter.error}"]
 
 
 def _entry(one: Standing, told: list[str]) -> dict[str, Any]:

@@ -1,17 +1,48 @@
 """What a subscription on Kafka writes down of its progress, in the transaction of every outcome.
 
-The ledger is a compacted topic with the partitions of the source.  The last record of a partition says all
-there is to say of it, so compaction loses nothing; exceptions to version ranges have records of their own.
+The ledger is a compacted topic.  It has one partition, whatever the source has: each partition that a
+transaction writes to costs the brokers about a millisecond.  The last record about a partition of the source
+says all there is to say of it, so compaction loses nothing; exceptions to version ranges, and what was
+decided about dead letters, have records of their own.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-#: Key of the record of a partition, and the beginning of the key of an exception.
-POSITION, EXCEPTION = b"position", b"exception:"
-#: The beginning of the key of what was decided about a dead letter.
-FATE = b"fate:"
+#: What records are about: a partition, an offset that another version than the range's has finished, and what
+#: was decided about a dead letter.
+POSITION, EXCEPTION, FATE = b"position", b"exception", b"fate"
+#: The partition of a ledger.
+LEDGER_PARTITION = 0
+
+
+class Key(NamedTuple):
+    """What a record of a ledger is about."""
+
+    kind: bytes
+    #: Of the source.
+    partition: int
+    #: Of the source; -1 where a record is about a whole partition.
+    offset: int = -1
+
+
+def write_key(key: Key) -> bytes:
+    """Return a key as it stands in the ledger."""
+    text = b"%b:%d" % key[:2]
+    return text if key.offset < 0 else b"%b:%d" % (text, key.offset)
+
+
+def read_key(found: object) -> Key | None:
+    """Return what a record is about, or ``None`` for one that a newer Headrace has written."""
+    if not isinstance(found, bytes):
+        return None
+    kind, *numbers = found.split(b":")
+    if kind not in (POSITION, EXCEPTION, FATE) or not all(one.isdigit() for one in numbers):
+        return None
+    return Key(kind, *map(int, numbers)) if len(numbers) == 1 + (kind != POSITION) else None
 
 
 #: The form of a position; of a newer one nobody knows what to make.
@@ -94,18 +125,3 @@ read_position = msgspec.msgpack.Decoder(Position).decode
 
 write_fate = msgspec.msgpack.Encoder().encode
 read_fate = msgspec.msgpack.Decoder(Fate).decode
-
-
-def fate_key(offset: int) -> bytes:
-    """Return the key of the record that says what was decided about the dead letter of an offset."""
-    return FATE + str(offset).encode()
-
-
-def offset_in(key: bytes, kind: bytes) -> int | None:
-    """Return the offset in a key of a kind, or ``None`` for a key of another."""
-    return int(key.removeprefix(kind)) if key.startswith(kind) else None
-
-
-def exception_key(offset: int) -> bytes:
-    """Return the key of the record that says which version has finished an offset."""
-    return EXCEPTION + str(offset).encode()

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from headrace.errors.care import (
+    BackupRefused,
+    EventErased,
+    HandlerRetired,
+    JournalOlder,
+    NotOnKafka,
+    RenameRefused,
+    RetentionElsewhere,
+    RetentionInvalid,
+    RetireRefused,
+    WalHeld,
+)
 from headrace.errors.event import (
     ContentTypeRefused,
     ContractInvalid,
@@ -98,6 +110,7 @@ from headrace.errors.usage import (
 )
 
 __all__ = [
+    "BackupRefused",
     "CodeUnknown",
     "CommandInvalid",
     "ContentTypeRefused",
@@ -114,6 +127,7 @@ __all__ = [
     "EmitsTooMany",
     "EnvelopeInvalid",
     "EventConflict",
+    "EventErased",
     "EventError",
     "EventExpired",
     "EventNotFound",
@@ -122,6 +136,7 @@ __all__ = [
     "HandlerCrashed",
     "HandlerError",
     "HandlerFailed",
+    "HandlerRetired",
     "HandlerTwice",
     "HandlerUnknown",
     "HeadCorrupt",
@@ -142,6 +157,7 @@ __all__ = [
     "JournalLoopBound",
     "JournalMissing",
     "JournalNewer",
+    "JournalOlder",
     "JournalOnNetwork",
     "JournalReadOnly",
     "JournalUnavailable",
@@ -155,6 +171,7 @@ __all__ = [
     "ModelMissing",
     "ModelOutput",
     "ModelPathRefused",
+    "NotOnKafka",
     "ParentCycle",
     "ParentMissing",
     "PayloadInvalid",
@@ -165,6 +182,10 @@ __all__ = [
     "ProviderInvalid",
     "RecordTooLarge",
     "RedriveRefused",
+    "RenameRefused",
+    "RetentionElsewhere",
+    "RetentionInvalid",
+    "RetireRefused",
     "SettingInvalid",
     "SettingsUnreadable",
     "SignatureInvalid",
@@ -178,6 +199,7 @@ __all__ = [
     "UsageError",
     "VersionInactive",
     "VersionUnknown",
+    "WalHeld",
     "catalogue",
     "headline",
 ]

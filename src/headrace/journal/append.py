@@ -14,6 +14,7 @@ from headrace.codec.head import SUM_MASK, decode_head, encode_head, xxh3_64
 from headrace.event.envelope import Head
 from headrace.event.lineage import text_of
 from headrace.journal.connection import Connection
+from headrace.journal.removal import ERASED, content_of
 from headrace.ports import NewEvent, Receipt
 
 Unit = Sequence[NewEvent]
@@ -185,8 +186,13 @@ class Appender:
 
     def _check_same(self, event: NewEvent, copy: tuple[Any, ...]) -> None:
         """Same id must mean same type, key and payload; time, trace and headers do not count."""
-        stored = decode_head(copy[2])
-        same = copy[3] == event.body and stored.key == event.head.key
+        stored, why = decode_head(copy[2]), copy[6]
+        if why == ERASED:  # whatever a publisher repeats, it does not bring a person back
+            return
+        if why:
+            same = copy[3] == content_of(event.head.key, event.body)
+        else:
+            same = copy[3] == event.body and stored.key == event.head.key
         if not same or self._type_of(stored.stamp) != self._type_of(event.head.stamp):
             raise errors.EventConflict(event_id=text_of(event.event_id), topic=event.topic)
 

@@ -18,19 +18,26 @@ from headrace.ports import Clock
 
 #: "HDRC" in ASCII, in the header of the file.
 APPLICATION_ID = 0x48445243
-SCHEMA = 1
 MEMORY = ":memory:"
 
 
 class Form(NamedTuple):
-    """What a file of ours is: how its header tells, and which script makes it."""
+    """What a file of ours is: how its header tells, and which scripts make it.
+
+    The n-th script leads from schema n - 1 to schema n: a new file goes through all of them, an older one
+    through those that it has not seen.
+    """
 
     application_id: int
-    schema: int
-    script: str
+    scripts: tuple[str, ...]
+
+    @property
+    def schema(self) -> int:
+        """The number of the schema that the last script leads to."""
+        return len(self.scripts)
 
 
-JOURNAL = Form(APPLICATION_ID, SCHEMA, "schema.sql")
+JOURNAL = Form(APPLICATION_ID, ("schema.sql", "schema_2.sql"))
 _PRAGMAS = (
     "journal_size_limit=67108864",
     "cache_size=-65536",
@@ -119,9 +126,11 @@ def prepare(db: apsw.Connection, path: str, clock: Clock, form: Form = JOURNAL) 
     for pragma in _PRAGMAS:
         db.execute(f"PRAGMA {pragma}").fetchall()
     if path != MEMORY:
+        if not found:  # only a file without pages takes it: what is freed can then be given back in steps
+            db.execute("PRAGMA auto_vacuum=INCREMENTAL").fetchall()
         _set_wal(db, clock)
     if found < form.schema:
-        _create(db, path, clock, form)
+        _bring_up(db, path, clock, form)
 
 
 def library_version() -> str:
@@ -162,14 +171,17 @@ def _set_wal(db: apsw.Connection, clock: Clock) -> None:
     db.execute("PRAGMA journal_mode=WAL").fetchall()
 
 
-def _create(db: apsw.Connection, path: str, clock: Clock, form: Form) -> None:
+def _bring_up(db: apsw.Connection, path: str, clock: Clock, form: Form) -> None:
+    """Make the file, or lead an older one to this schema; all in one transaction."""
     queries = load("queries.sql")
     db.execute(queries.begin)
     try:
-        if check_ours(db, path, form) == 0:  # nobody was quicker
-            db.execute(read(form.script))
-            db.execute(f"PRAGMA application_id={form.application_id}")
-            db.execute(f"PRAGMA user_version={form.schema}")
+        found = check_ours(db, path, form)  # somebody may have been quicker
+        for script in form.scripts[found:]:
+            db.execute(read(script))
+        db.execute(f"PRAGMA application_id={form.application_id}")
+        db.execute(f"PRAGMA user_version={form.schema}")
+        if found == 0:
             db.execute(queries.meta_set, ("created_us", clock.wall_us()))
         db.execute(queries.commit)
     except BaseException:

@@ -37,7 +37,7 @@ def _history(reader: Reader, queries: Any, handler: str, active: int | None) -> 
         counts = {(tp, after): count for tp, after, count in reader.rows(queries.passed, (sub, topic))}
         open_ones: list[tuple[int, int]] = reader.rows(queries.unfinished, (sub,))
         others: list[tuple[int, int, int]] = reader.rows(queries.exceptions, (sub,))
-        for tp, after, upto, number in reader.rows(queries.ranges, (sub,)):
+        for tp, after, upto, number, gone in reader.rows(queries.ranges, (sub,)):
             mine = [(seq, by) for place, seq, by in others if place == tp and after < seq <= upto]
             ranges.append(
                 Range(
@@ -45,7 +45,7 @@ def _history(reader: Reader, queries: Any, handler: str, active: int | None) -> 
                     version=_of(versions, number),
                     first=after + 1,
                     last=upto,
-                    taken=counts.get((tp, after), 0),
+                    taken=counts.get((tp, after), 0) + gone,
                     unfinished=sum(place == tp and after < seq <= upto for place, seq in open_ones),
                     exceptions=tuple((seq, _of(versions, by)) for seq, by in mine),
                 )

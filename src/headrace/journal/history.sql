@@ -9,14 +9,14 @@ SELECT version.id, handler.name, version.declared, model.name, model.digest, mod
 FROM version JOIN handler ON handler.id = version.handler LEFT JOIN model ON model.id = version.model
 WHERE handler.name = ? ORDER BY version.id;
 -- name: subscriptions
--- The live subscriptions of a handler, their topics, and how many events they have taken.
+-- The subscriptions of a handler, their topics, and how many events they have taken; retired ones too.
 SELECT subscription.id, subscription.topic, sum(taken) FROM subscription
 JOIN handler ON handler.id = subscription.handler JOIN position ON position.sub = subscription.id
-WHERE handler.name = ? AND kind = 'live' GROUP BY subscription.id;
+WHERE handler.name = ? AND kind IN ('live', 'retired') GROUP BY subscription.id;
 -- name: ranges
--- Version ranges of a subscription: what each begins after, what it ends with, its version.
+-- Version ranges of a subscription: what each begins after, what it ends with, its version, what is gone of it.
 SELECT range.tp, range.after, coalesce(lead(range.after) OVER (
-    PARTITION BY range.tp ORDER BY range.after), position.high), range.version
+    PARTITION BY range.tp ORDER BY range.after), position.high), range.version, range.gone
 FROM range JOIN position ON position.sub = range.sub AND position.tp = range.tp
 WHERE range.sub = ? ORDER BY range.tp, range.after;
 -- name: passed

@@ -17,6 +17,11 @@ _LINUX = sys.platform == "linux"
 _FLOCK = "hhqqi4x" if _LINUX else "qqihh"
 #: Of a command line, for people.
 _COMMAND_CHARS_MAX = 80
+#: Of these bytes a reader holds one.
+_READ_FIRST, _READ_LAST = 123, 127
+#: Fields of a line of /proc/locks: number, kind, how, mode, process, file, first and last byte.
+FIELDS = 8
+UNKNOWN = "a reader holds it"
 
 
 class Hold(NamedTuple):
@@ -70,3 +75,29 @@ def _command(pid: int) -> str:
         line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
         return line.strip()[:_COMMAND_CHARS_MAX]
     return ""
+
+
+def holder_of(journal: str, locks: str = "/proc/locks") -> str:
+    """Return who holds the WAL of a journal open, in words: asked of the kernel, where it tells.
+
+    For a process that has the journal open, too, which `holders` is not.
+    """
+    try:
+        inode = Path(f"{journal}-shm").stat().st_ino
+        lines = Path(locks).read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return UNKNOWN
+    pids = sorted({pid for line in lines if (pid := _reader(line, inode)) is not None})
+    return f"process {', '.join(map(str, pids))} reads it" if pids else UNKNOWN
+
+
+def _reader(line: str, inode: int) -> int | None:
+    """Return the process of a line such as ``1: POSIX ADVISORY READ 4711 fe:01:42 123 123``."""
+    told = line.split()
+    if len(told) != FIELDS or told[1] != "POSIX":
+        return None
+    _, _, _, _, pid, where, first, last = told
+    if where.rpartition(":")[2] != str(inode) or not (first.isdecimal() and last.isdecimal()):
+        return None
+    inside = int(first) <= _READ_LAST and int(last) >= _READ_FIRST
+    return int(pid) if inside else None

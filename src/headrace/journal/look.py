@@ -10,6 +10,7 @@ from headrace.journal import history, letters, progress, redrive, standing, veri
 from headrace.journal.connection import Connection
 from headrace.journal.file import exists
 from headrace.journal.notify import Watch, notify_path
+from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.versions import Versions
 from headrace.ports import Chance, Clock, Faults, VersionInfo
@@ -21,6 +22,7 @@ from headrace.ports.look import (
     History,
     Letter,
     Progress,
+    RetiredOne,
     Standing,
     StoredEvent,
     Topic,
@@ -58,6 +60,10 @@ class SqliteLook:
     async def progress(self) -> list[Progress]:
         """Return the progress of every live subscription, all at one moment."""
         return progress.progress(self._reader, self._clock)
+
+    async def retired(self) -> list[RetiredOne]:
+        """Return the subscriptions of handlers that were retired."""
+        return [RetiredOne(*row) for row in self._reader.rows(load("handlers.sql").retired)]
 
     async def violations(self) -> list[Violation]:
         """Return every rule that does not hold."""

@@ -1,8 +1,10 @@
 -- Queries on how far handlers have come, each with a name and a sentence on what it is for.
 
 -- name: topics
--- All topics and how many events each holds.
-SELECT name, partitions, (SELECT count(*) FROM event WHERE tp >> 10 = topic.id) FROM topic ORDER BY name;
+-- All topics, how many events each holds, and how long.
+SELECT name, partitions, (SELECT count(*) FROM event WHERE tp >> 10 = topic.id), age_us, bytes_max,
+CASE WHEN bytes_max IS NOT NULL THEN bytes END
+FROM topic LEFT JOIN retention ON retention.topic = topic.id ORDER BY name;
 -- name: subscriptions
 -- All live subscriptions, by handler.
 SELECT subscription.id, handler.name, subscription.topic, handler.active FROM subscription
@@ -12,9 +14,9 @@ JOIN handler ON handler.id = subscription.handler WHERE kind = 'live' ORDER BY h
 -- All its positions start at one offset; what is not taken lies above the lowest position.
 WITH sums AS (
     SELECT sub, topic, count(*) AS partitions, min(start) AS start, min(high) AS high, sum(taken) AS taken,
-    sum(running) AS running, sum(done) AS done, sum(dead) AS dead, sum(expired) AS expired
+    sum(running) AS running, sum(done) AS done, sum(dead) AS dead, sum(expired) AS expired, sum(gone) AS gone
     FROM position JOIN subscription ON subscription.id = position.sub GROUP BY sub)
-SELECT sub, partitions, (SELECT count(*) FROM event WHERE tp >> 10 = topic AND seq > start),
+SELECT sub, partitions, (SELECT count(*) FROM event WHERE tp >> 10 = topic AND seq > start) + gone,
 (SELECT count(*) FROM event CROSS JOIN position ON position.sub = sums.sub AND position.tp = event.tp
     WHERE event.tp >> 10 = topic AND event.seq > sums.high AND event.seq > position.high),
 taken, running, done, dead, expired FROM sums;
@@ -68,10 +70,10 @@ WHERE version.id = ?;
 SELECT subscription.id, handler.name, handler.active, position.start, position.high, position.claimed_after, position.owner,
 (SELECT count(*) FROM open WHERE open.sub = position.sub AND open.tp = position.tp)
 FROM position JOIN subscription ON subscription.id = position.sub JOIN handler ON handler.id = subscription.handler
-WHERE position.tp = ? ORDER BY handler.name;
+WHERE position.tp = ?1 AND (subscription.kind <> 'retired' OR position.high >= ?2) ORDER BY handler.name;
 -- name: place_of
--- Topic and partition of an offset.
-SELECT tp FROM event WHERE seq = ?;
+-- Topic and partition of an offset, and why its payload is gone.
+SELECT tp, '' FROM event WHERE seq = ?1 UNION ALL SELECT tp, why FROM skeleton WHERE seq = ?1;
 -- name: worker
 -- A worker by its number.
 SELECT pid, boot, lease_until_ns FROM worker WHERE id = ?;

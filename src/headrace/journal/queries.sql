@@ -55,21 +55,24 @@ INSERT INTO event (tp, eid, cid, depth, head, body, sum) VALUES (?, ?, ?, ?, ?, 
 -- The offset that the last insert got.
 SELECT last_insert_rowid();
 -- name: event_copy
--- The stored event of an id in one topic, to compare a second publish with.
-SELECT seq, tp, head, body, cid, depth FROM event WHERE eid = ? AND tp >> 10 = ?;
+-- The stored event of an id in one topic, to compare a second publish with, or what is left of it.
+SELECT seq, tp, head, body, cid, depth, '' FROM event WHERE eid = ?1 AND tp >> 10 = ?2
+UNION ALL SELECT seq, tp, head, content, cid, depth, why FROM skeleton WHERE eid = ?1 AND tp >> 10 = ?2;
 -- name: event_cause
--- What a child needs of its parent: offset, chain, depth, envelope.
-SELECT seq, cid, depth, head FROM event WHERE eid = ? ORDER BY seq LIMIT 1;
+-- What a child needs of its parent, or of what is left of it: offset, chain, depth, envelope.
+SELECT seq, cid, depth, head FROM event WHERE eid = ?1
+UNION ALL SELECT seq, cid, depth, head FROM skeleton WHERE eid = ?1 ORDER BY seq LIMIT 1;
 -- name: event_last
 -- The highest offset of all, or 0: where a subscription begins that wants only what is still to come.
 SELECT coalesce(max(seq), 0) FROM event;
 
 -- name: handler_get
--- A handler and its active version.
-SELECT id, active FROM handler WHERE name = ?;
+-- A handler and its active version, by the name that it has or had.
+SELECT id, active FROM handler WHERE name = ?1
+UNION ALL SELECT handler.id, active FROM was JOIN handler ON handler.id = was.handler WHERE was.name = ?1 LIMIT 1;
 -- name: handler_add
--- Make a handler known.
-INSERT INTO handler (name) VALUES (?) ON CONFLICT DO NOTHING;
+-- Make a handler known, unless one is known that had this name before.
+INSERT INTO handler (name) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM was WHERE name = ?1) ON CONFLICT DO NOTHING;
 -- name: handler_activate
 -- Make a version the one that takes events from now on.
 UPDATE handler SET active = ? WHERE id = ?;

@@ -14,7 +14,7 @@ from headrace.codec.head import decode_head, decode_stamp
 from headrace.event.envelope import Head, Place, Stamp, envelope_of
 from headrace.event.lineage import id_of, text_of
 from headrace.journal.connection import Connection
-from headrace.journal.file import MEMORY, check_ours, exists, mapped, open_file
+from headrace.journal.file import JOURNAL, MEMORY, check_ours, exists, mapped, open_file
 from headrace.journal.queries import load
 from headrace.ports.look import CHAIN_EVENTS_MAX, SKEW_US_MAX, Fits, StoredEvent, always, us_of
 
@@ -25,8 +25,9 @@ ID_DIGITS, ID_DIGITS_MIN = 32, 8
 #: Ids that are named when a beginning fits several.
 CANDIDATES_MAX = 5
 
-#: A stored event as the queries return it: offset, place, id, depth, envelope, payload.
-EventRow = tuple[int, int, bytes, int, bytes, bytes]
+#: A stored event as the queries return it: offset, place, id, depth, envelope, payload; and, where it may be
+#: what is left of one, a word that says why its payload is gone.
+EventRow = tuple[int, int, bytes, int, bytes, bytes] | tuple[int, int, bytes, int, bytes, bytes, str]
 
 
 class Reader:
@@ -177,14 +178,14 @@ class Reader:
 
     def event(self, row: EventRow) -> StoredEvent:
         """Return the event of a row; one whose envelope cannot be read says so."""
-        seq, tp, event_id, depth, head, body = row
+        seq, tp, event_id, depth, head, body = row[:6]
         place = Place(self.topic(tp >> 10), tp & 1023, seq)
         try:
             decoded = decode_head(head)
             envelope = envelope_of(event_id, depth, decoded, self._stamp(decoded.stamp), place)
         except (ValueError, OverflowError) as fault:  # msgspec's errors are ValueErrors
             return unreadable(event_id, depth, place, body, str(fault))
-        return StoredEvent(envelope, body)
+        return StoredEvent(envelope, body, removed="".join(row[6:]))
 
     def topic(self, number: int) -> str:
         """Return the name of a topic."""
@@ -263,7 +264,9 @@ def _checked(db: apsw.Connection, path: str) -> apsw.Connection:
     except BaseException:
         db.close()
         raise
-    if schema == 0:
+    if schema < JOURNAL.schema:
         db.close()
-        raise errors.JournalForeign(path=path)
+        if schema == 0:
+            raise errors.JournalForeign(path=path)
+        raise errors.JournalOlder(path=path, found=schema, known=JOURNAL.schema)
     return db

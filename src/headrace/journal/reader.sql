@@ -41,16 +41,24 @@ WHERE tp >> 10 = (SELECT id FROM topic WHERE name = ?2) AND seq < ?1 ORDER BY se
 -- The event at an offset.
 SELECT seq, tp, eid, depth, head, body FROM event WHERE seq = ?;
 -- name: events_by_id
--- Events whose id lies between two; of one topic if one is named.
-SELECT seq, tp, eid, depth, head, body FROM event
-WHERE eid BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tp >> 10 = (SELECT id FROM topic WHERE name = ?3)) ORDER BY eid LIMIT ?4;
+-- Events whose id lies between two, or what is left of them; of one topic if one is named.
+SELECT * FROM (SELECT seq, tp, eid, depth, head, body, '' FROM event
+    WHERE eid BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tp >> 10 = (SELECT id FROM topic WHERE name = ?3))
+    ORDER BY eid LIMIT ?4)
+UNION ALL SELECT * FROM (SELECT seq, tp, eid, depth, head, x'', why FROM skeleton
+    WHERE eid BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tp >> 10 = (SELECT id FROM topic WHERE name = ?3))
+    ORDER BY eid LIMIT ?4);
 -- name: chain
--- All events of the chain that an offset belongs to, causes before effects.
-WITH root (seq) AS (SELECT CASE cid WHEN 0 THEN seq ELSE cid END FROM event WHERE seq = ?1)
-SELECT seq, tp, eid, depth, head, body FROM event WHERE seq = (SELECT seq FROM root)
-UNION ALL
-SELECT * FROM (SELECT seq, tp, eid, depth, head, body FROM event
-WHERE cid <> 0 AND cid = (SELECT seq FROM root) ORDER BY depth, seq LIMIT ?2 - 1);
+-- All events of the chain that an offset belongs to, or what is left of them, causes before effects.
+WITH root (seq) AS (SELECT CASE cid WHEN 0 THEN seq ELSE cid END FROM event WHERE seq = ?1
+    UNION ALL SELECT CASE cid WHEN 0 THEN seq ELSE cid END FROM skeleton WHERE seq = ?1)
+SELECT seq, tp, eid, depth, head, body, '' AS why FROM event WHERE seq = (SELECT seq FROM root)
+UNION ALL SELECT seq, tp, eid, depth, head, x'', why FROM skeleton WHERE seq = (SELECT seq FROM root)
+UNION ALL SELECT * FROM (SELECT seq, tp, eid, depth, head, body, '' FROM event
+    WHERE cid <> 0 AND cid = (SELECT seq FROM root) ORDER BY depth, seq LIMIT ?2)
+UNION ALL SELECT * FROM (SELECT seq, tp, eid, depth, head, x'', why FROM skeleton
+    WHERE cid <> 0 AND cid = (SELECT seq FROM root) ORDER BY depth, seq LIMIT ?2)
+ORDER BY depth, seq LIMIT ?2;
 
 -- name: dead_rows
 -- Dead letters in short, oldest first.

@@ -43,8 +43,13 @@ SELECT name, active FROM handler WHERE active IS NOT NULL ORDER BY id;
 SELECT subscription.id, handler.name, subscription.topic FROM subscription
 JOIN handler ON handler.id = subscription.handler WHERE kind = 'live' ORDER BY subscription.id DESC;
 -- name: positions
--- The positions of a subscription.
-SELECT tp, start, high, claimed_after, taken, done, dead FROM position WHERE sub = ? ORDER BY tp;
+-- The positions of a subscription, counted as if there had never been more than what there is: events whose payload
+-- is gone stay behind, and what was closed unhandled counts as done.
+SELECT tp, start, high, claimed_after, taken - gone, done + expired - gone + lost, dead - lost FROM (
+    SELECT *, (SELECT count(*) FROM dead AS letter WHERE letter.sub = position.sub AND letter.tp = position.tp
+        AND (fate IS NULL OR fate = 'dropped')
+        AND NOT EXISTS (SELECT 1 FROM event WHERE event.seq = letter.seq)) AS lost
+    FROM position WHERE sub = ?) ORDER BY tp;
 -- name: ranges
 -- Its version ranges.
 SELECT tp, after, version FROM range WHERE sub = ? ORDER BY tp, after;
@@ -60,7 +65,8 @@ AND NOT EXISTS (SELECT 1 FROM open WHERE open.sub = ?1 AND open.tp = event.tp AN
 ORDER BY event.seq;
 -- name: exceptions
 -- Its offsets that another version than their range's has finished.
-SELECT tp, seq, version FROM exception WHERE sub = ? ORDER BY tp, seq;
+SELECT tp, seq, version FROM exception WHERE sub = ?
+AND EXISTS (SELECT 1 FROM event WHERE event.seq = exception.seq) ORDER BY tp, seq;
 -- name: letters
 -- Dead letters above a number that nobody has decided on.
 SELECT dead.id, handler.name, dead.tp, dead.seq, dead.generation, dead.version, dead.reason, dead.code, dead.error,

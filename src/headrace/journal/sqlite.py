@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import apsw
 
@@ -17,14 +18,17 @@ from headrace.journal.append import Appender, event_row
 from headrace.journal.connection import ALL, Connection, Tell
 from headrace.journal.consumer import SqliteConsumer
 from headrace.journal.file import mapped
+from headrace.journal.handlers import born_as, rename, revived
 from headrace.journal.notify import Watch, notify_path
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
+from headrace.journal.retention import SqliteSweeper
 from headrace.journal.versions import Versions
 from headrace.ports import (
     Chance,
     Clock,
     Faults,
+    Keep,
     NewEvent,
     Offered,
     Receipt,
@@ -90,6 +94,10 @@ class SqliteJournal:
             self._watch = None
         self._connection.close()
         self._connection = None
+
+    def connection(self) -> Connection:
+        """Return the write connection, for those who look after the file; raises `JournalClosed`."""
+        return self._db()
 
     def _db(self) -> Connection:
         if self._connection is None:
@@ -215,19 +223,28 @@ class SqliteJournal:
 
     # --- consuming ----------------------------------------------------------------------------
 
-    async def subscribe(self, handler: str, topic: str, *, latest: bool = False) -> Subscription:
+    async def subscribe(
+        self, handler: str, topic: str, *, latest: bool = False, was: str | None = None
+    ) -> Subscription:
         """Return the live subscription of a handler; a new one starts at the earliest retained event."""
         info = await self.topic(topic)
         db = self._db()
+        if was is not None:
+            await db.write(partial(rename, db, was, handler), tell=False)
         number = await db.write(lambda: self._subscribe(db, handler, info, latest=latest), tell=False)
-        return Subscription(number, handler, info)
+        return Subscription(number, handler, info, born_as(db, handler))
+
+    def sweeper(self, app: str, rules: Sequence[Keep], window_us: int) -> SqliteSweeper:
+        """Return what keeps the topics of an app within their retention."""
+        return SqliteSweeper(self._db(), self.topic, app, rules, window_us)
 
     def _subscribe(self, db: Connection, handler: str, topic: TopicInfo, *, latest: bool) -> int:
         db.ex(db.queries.handler_add, (handler,))
         handler_id = db.row(db.queries.handler_get, (handler,))[0]
         found = db.row(db.queries.subscription_get, (handler_id, topic.id))
-        if found is not None:
-            return int(found[0])
+        known = revived(db, handler_id, topic.id, handler) if found is None else int(found[0])
+        if known is not None:
+            return known
         now = self._clock.wall_us()
         number = int(db.row(db.queries.subscription_add, (handler_id, topic.id, now))[0])
         start = db.row(db.queries.event_last)[0] if latest else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from headrace.journal.letters import letter
@@ -12,7 +12,19 @@ from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.scan import OPEN_MAX
 from headrace.ports import Clock, OpenState
-from headrace.ports.look import Owner, Standing, State, StoredEvent, moment
+from headrace.ports.look import Letter, Owner, Standing, State, StoredEvent, moment
+
+
+class _At(NamedTuple):
+    """A subscription, and how far it is in the partition of the event."""
+
+    sub: int
+    tp: int
+    start: int
+    high: int
+    claimed_after: int
+    #: Is the payload of the event gone?
+    gone: bool
 
 
 def standings(reader: Reader, event: StoredEvent, clock: Clock) -> list[Standing]:
@@ -20,12 +32,12 @@ def standings(reader: Reader, event: StoredEvent, clock: Clock) -> list[Standing
     queries: Any = load("progress.sql")
     boot, now = clock.boot_id(), clock.boot_ns()
     with reader.snapshot():
-        tp = reader.rows(queries.place_of, (event.envelope.offset,))[0][0]
+        tp, gone = reader.rows(queries.place_of, (event.envelope.offset,))[0]
         ((workers,),) = reader.rows(queries.workers, (boot, now))
         serving = dict(reader.rows(queries.members, (boot, now)))
         found: list[Standing] = []
         for sub, handler, active, start, high, claimed_after, owner, held_open in reader.rows(
-            queries.positions_at, (tp,)
+            queries.positions_at, (tp, event.envelope.offset)
         ):
             base = Standing(
                 handler=handler,
@@ -36,7 +48,8 @@ def standings(reader: Reader, event: StoredEvent, clock: Clock) -> list[Standing
                 workers=workers,
                 paused=held_open >= OPEN_MAX,
             )
-            found.append(_placed(reader, event, base, sub, tp, (start, high, claimed_after)))
+            at = _At(sub, tp, start, high, claimed_after, gone=bool(gone))
+            found.append(_placed(reader, event, base, at))
     return found
 
 
@@ -45,27 +58,30 @@ def _owner(reader: Reader, number: int, boot: str, now: int) -> Owner | None:
     return Owner(rows[0][0], 1, rows[0][1] == boot and rows[0][2] > now) if rows else None
 
 
-def _placed(
-    reader: Reader, event: StoredEvent, base: Standing, sub: int, tp: int, marks: tuple[int, int, int]
-) -> Standing:
+def _placed(reader: Reader, event: StoredEvent, base: Standing, at: _At) -> Standing:
     queries: Any = load("progress.sql")
     seq = event.envelope.offset
-    start, high, claimed_after = marks
-    if seq <= start:
+    if seq <= at.start:
         return base._replace(state=State.SKIPPED)
-    if seq > high:
-        ahead = reader.rows(queries.before, (tp, high, seq))[0][0]
-        return base._replace(state=State.WAITING, ahead=ahead)
-    opened = reader.rows(queries.open_at, (sub, tp, seq))
+    told = _letter(reader, at.sub, seq)
+    ahead = seq > at.high
+    if (told is not None and told.fate == State.EXPIRED) or (ahead and at.gone):
+        return base._replace(state=State.EXPIRED, letter=told)
+    if ahead:
+        before = reader.rows(queries.before, (at.tp, at.high, seq))[0][0]
+        return base._replace(state=State.WAITING, ahead=before)
+    opened = reader.rows(queries.open_at, (at.sub, at.tp, seq))
     if opened:
-        return _opened(reader, event, base, (sub, tp), opened[0])
-    by = version(reader, reader.rows(queries.version_at, (sub, tp, seq))[0][0])
-    if seq > claimed_after:
+        return _opened(reader, event, base, (at.sub, at.tp), opened[0])
+    by = version(reader, reader.rows(queries.version_at, (at.sub, at.tp, seq))[0][0])
+    if seq > at.claimed_after:
         return base._replace(state=State.RUNNING, version=by, attempts=1)
+    return base._replace(state=State.DONE if told is None else State.DEAD, version=by, letter=told)
+
+
+def _letter(reader: Reader, sub: int, seq: int) -> Letter | None:
     number = reader.rows(load("letters.sql").number_at, (sub, seq))
-    if not number:
-        return base._replace(state=State.DONE, version=by)
-    return base._replace(state=State.DEAD, version=by, letter=letter(reader, number[0][0]))
+    return letter(reader, number[0][0]) if number else None
 
 
 def _opened(

@@ -9,14 +9,14 @@ FROM position WHERE taken <> running + waiting + done + dead + expired;
 -- All positions of a subscription start at one offset.
 SELECT sub, min(start), max(start) FROM position GROUP BY sub HAVING min(start) <> max(start);
 -- name: taken
--- Published = waiting + taken: what lies between the start and the position is what was taken.
+-- Published = waiting + taken: what lies between the start and the position, and what is gone, is what was taken.
 WITH passed AS (
     SELECT position.sub AS sub, position.tp AS tp, count(*) AS passed FROM subscription
     CROSS JOIN event ON event.tp >> 10 = subscription.topic
     CROSS JOIN position ON position.sub = subscription.id AND position.tp = event.tp
     WHERE event.seq > position.start AND event.seq <= position.high GROUP BY position.sub, position.tp)
-SELECT position.sub, position.tp, coalesce(passed, 0), taken FROM position
-LEFT JOIN passed ON passed.sub = position.sub AND passed.tp = position.tp WHERE coalesce(passed, 0) <> taken;
+SELECT position.sub, position.tp, coalesce(passed, 0) + gone, taken FROM position
+LEFT JOIN passed ON passed.sub = position.sub AND passed.tp = position.tp WHERE coalesce(passed, 0) + gone <> taken;
 -- name: bounds
 -- Start <= claimed <= high.
 SELECT sub, tp, start, claimed_after, high FROM position WHERE NOT start <= claimed_after OR NOT claimed_after <= high;
@@ -38,15 +38,16 @@ LEFT JOIN position ON position.sub = open.sub AND position.tp = open.tp
 LEFT JOIN event ON event.seq = open.seq AND event.tp = open.tp
 WHERE position.sub IS NULL OR event.seq IS NULL OR open.seq > position.high OR open.seq <= position.start;
 -- name: dead_count
--- Each event counted as dead has one dead letter that was not redriven.
+-- Each event counted as dead has one dead letter that was neither redriven nor tells of an expired event.
 SELECT sub, tp, dead, (SELECT count(*) FROM dead AS letter WHERE letter.sub = position.sub AND letter.tp = position.tp
-    AND (fate IS NULL OR fate <> 'redriven')) AS letters
+    AND (fate IS NULL OR fate NOT IN ('redriven', 'expired'))) AS letters
 FROM position WHERE dead <> letters;
 -- name: dead_place
 -- A dead letter that counts belongs to an offset that was taken, and does not stand open.
 SELECT dead.id, dead.sub, dead.seq FROM dead
 LEFT JOIN position ON position.sub = dead.sub AND position.tp = dead.tp
-WHERE (dead.fate IS NULL OR dead.fate <> 'redriven') AND (position.sub IS NULL OR dead.seq > position.high
+WHERE (dead.fate IS NULL OR dead.fate <> 'redriven')
+AND (position.sub IS NULL OR dead.seq > position.high AND dead.fate IS NOT 'expired'
     OR EXISTS (SELECT 1 FROM open WHERE open.sub = dead.sub AND open.tp = dead.tp AND open.seq = dead.seq));
 -- name: dead_twice
 -- An offset has one dead letter that counts, the last one.
@@ -54,9 +55,9 @@ SELECT sub, seq, count(*) FROM dead WHERE (fate IS NULL OR fate <> 'redriven') G
 -- name: ranges
 -- Every offset taken lies in a version range.
 SELECT sub, tp, (SELECT event.seq FROM event WHERE event.tp >> 10 = position.tp >> 10 AND event.tp = position.tp
-    AND event.seq > start ORDER BY event.seq LIMIT 1) AS first,
+    AND event.seq > start AND event.seq <= high ORDER BY event.seq LIMIT 1) AS first,
 (SELECT min(after) FROM range WHERE range.sub = position.sub AND range.tp = position.tp) AS covered
-FROM position WHERE taken > 0 AND (covered IS NULL OR covered >= first);
+FROM position WHERE taken > gone AND first IS NOT NULL AND (covered IS NULL OR covered >= first);
 -- name: range_place
 -- A version range begins within the position and names a version of the subscription's handler.
 SELECT range.sub, range.tp, range.after, range.version FROM range
@@ -71,8 +72,10 @@ LEFT JOIN position ON position.sub = exception.sub AND position.tp = exception.t
 LEFT JOIN subscription ON subscription.id = exception.sub
 LEFT JOIN version ON version.id = exception.version AND version.handler = subscription.handler
 LEFT JOIN event ON event.seq = exception.seq AND event.tp = exception.tp
-WHERE position.sub IS NULL OR version.id IS NULL OR event.seq IS NULL OR exception.seq <= position.start
-OR exception.seq > position.high;
+LEFT JOIN skeleton ON skeleton.seq = exception.seq AND skeleton.tp = exception.tp
+WHERE position.sub IS NULL OR version.id IS NULL OR exception.seq <= position.start OR exception.seq > position.high
+OR event.seq IS NULL AND skeleton.seq IS NULL AND exception.seq > (
+    SELECT coalesce(max(value), 0) FROM meta WHERE name = 'forgotten');
 -- name: active
 -- The active version of a handler is one of its own.
 SELECT handler.id, handler.name, handler.active FROM handler
@@ -88,16 +91,35 @@ FROM subscription LEFT JOIN topic ON topic.id = subscription.topic WHERE topic.i
 SELECT seq, tp FROM event WHERE NOT EXISTS (
     SELECT 1 FROM topic WHERE topic.id = event.tp >> 10 AND event.tp & 1023 < topic.partitions);
 -- name: chains
--- An event that has causes belongs to the chain of an earlier event that is the first of its chain.
+-- An event that has causes belongs to the chain of an earlier event that is the first of its chain; of one that
+-- was removed long ago nothing may be left.
 SELECT event.seq, event.cid FROM event LEFT JOIN event AS root ON root.seq = event.cid
-WHERE event.cid <> 0 AND (root.seq IS NULL OR root.cid <> 0 OR root.seq >= event.seq);
+LEFT JOIN skeleton ON skeleton.seq = event.cid
+WHERE event.cid <> 0 AND (event.cid >= event.seq OR root.cid <> 0 OR skeleton.cid <> 0
+    OR root.seq IS NULL AND skeleton.seq IS NULL AND event.cid > (
+        SELECT coalesce(max(value), 0) FROM meta WHERE name = 'forgotten'));
+-- name: remains
+-- What is left of a removed event is all there is of it, and lies in a partition that its topic has.
+SELECT skeleton.seq, skeleton.tp FROM skeleton
+WHERE EXISTS (SELECT 1 FROM event WHERE event.seq = skeleton.seq)
+OR EXISTS (SELECT 1 FROM event WHERE event.eid = skeleton.eid AND event.tp >> 10 = skeleton.tp >> 10)
+OR NOT EXISTS (SELECT 1 FROM topic WHERE topic.id = skeleton.tp >> 10 AND skeleton.tp & 1023 < topic.partitions);
+-- name: sizes
+-- The size of a topic with a retention is that of its events, as far as they were counted.
+SELECT topic.id, retention.bytes, (SELECT coalesce(sum(length(head) + length(body)), 0) FROM event
+    WHERE event.tp >> 10 = topic.id AND event.seq <= retention.counted) AS found
+FROM retention JOIN topic ON topic.id = retention.topic WHERE bytes <> found;
 
 -- name: page
 -- Events above an offset, with their checksums, up to a second offset.
-SELECT seq, eid, depth, head, body, sum FROM event WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?;
+SELECT seq, eid, depth, head, body, sum, cid FROM event WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?;
 -- name: cause
--- Offset and depth of the first event of an id.
-SELECT seq, depth FROM event WHERE eid = ? ORDER BY seq LIMIT 1;
+-- Offset and depth of the first event of an id, or of what is left of it.
+SELECT seq, depth FROM event WHERE eid = ?1
+UNION ALL SELECT seq, depth FROM skeleton WHERE eid = ?1 ORDER BY seq LIMIT 1;
+-- name: forgotten
+-- The highest offset that nothing is left of: causes at or below it may be missing.
+SELECT coalesce(max(value), 0) FROM meta WHERE name = 'forgotten';
 -- name: quick_check
 -- What SQLite itself finds wrong with the file.
 PRAGMA quick_check(20);

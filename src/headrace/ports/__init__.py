@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.ports.journal import Consumer, Journal, Worker
+from headrace.ports.journal import Consumer, Journal, Sweeper, Worker
 from headrace.ports.model import LoadedModel, Model
 from headrace.ports.observer import BatchReport, Observer, ServerState, Survey, Timing
 from headrace.ports.values import (
@@ -10,6 +10,7 @@ from headrace.ports.values import (
     Attempt,
     Batch,
     DeadLetter,
+    Keep,
     NewEvent,
     Offered,
     OpenState,
@@ -23,9 +24,19 @@ from headrace.ports.values import (
     VersionOffer,
     Waiting,
 )
-from headrace.ports.world import FAILPOINTS, KAFKA_FAILPOINTS, Chance, Clock, Faults, NoFaults, World
+from headrace.ports.world import (
+    CARE_FAILPOINTS,
+    FAILPOINTS,
+    KAFKA_FAILPOINTS,
+    Chance,
+    Clock,
+    Faults,
+    NoFaults,
+    World,
+)
 
 __all__ = [
+    "CARE_FAILPOINTS",
     "FAILPOINTS",
     "FIRST_ATTEMPT",
     "KAFKA_FAILPOINTS",
@@ -38,6 +49,7 @@ __all__ = [
     "DeadLetter",
     "Faults",
     "Journal",
+    "Keep",
     "LoadedModel",
     "Model",
     "NewEvent",
@@ -52,6 +64,7 @@ __all__ = [
     "Settled",
     "Subscription",
     "Survey",
+    "Sweeper",
     "Timing",
     "TopicInfo",
     "VersionInfo",

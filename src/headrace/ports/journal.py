@@ -9,6 +9,7 @@ from headrace.event.envelope import Head, Stamp
 from headrace.ports.observer import Survey
 from headrace.ports.values import (
     Batch,
+    Keep,
     NewEvent,
     Offered,
     Outcome,
@@ -99,6 +100,14 @@ class Worker(Protocol):
         ...
 
 
+class Sweeper(Protocol):
+    """Removes what topics need not keep any longer, a little at a time."""
+
+    async def step(self) -> bool:
+        """Do one short piece of work; returns whether there is more to do at once."""
+        ...
+
+
 class Journal(Protocol):
     """Where events are kept, and who has handled them."""
 
@@ -156,8 +165,21 @@ class Journal(Protocol):
         """Make a known version the active one; raises `HandlerUnknown`, `VersionUnknown`."""
         ...
 
-    async def subscribe(self, handler: str, topic: str, *, latest: bool = False) -> Subscription:
-        """Return the live subscription of a handler; a new one starts at the earliest retained event."""
+    async def subscribe(
+        self, handler: str, topic: str, *, latest: bool = False, was: str | None = None
+    ) -> Subscription:
+        """Return the live subscription of a handler; a new one starts at the earliest retained event.
+
+        With ``was`` the handler of that name gets the new one first, if there is one; raises
+        `RenameRefused`.
+        """
+        ...
+
+    def sweeper(self, app: str, rules: Sequence[Keep], window_us: int) -> Sweeper:
+        """Return what removes the events that an app's topics need not keep.
+
+        Ids of what was removed are known for ``window_us`` longer.
+        """
         ...
 
     def consumer(

@@ -41,6 +41,8 @@ class StoredEvent(NamedTuple):
     payload: bytes
     #: Why the envelope cannot be read, if it cannot; most of it is blank then.
     problem: str = ""
+    #: Why the payload is gone, if it is: ``retention`` or ``erased``.
+    removed: str = ""
 
 
 class Owner(NamedTuple):
@@ -110,12 +112,28 @@ class Progress(NamedTuple):
         return "no live worker has the active version" if self.active else "no version is active yet"
 
 
+class RetiredOne(NamedTuple):
+    """A subscription of a handler that was retired: nobody waits for it."""
+
+    handler: str
+    topic: str
+    taken: int
+    done: int
+    dead: int
+    expired: int
+
+
 class Topic(NamedTuple):
     """A topic and how much it holds."""
 
     name: str
     partitions: int
     events: int
+    #: How long it keeps events, as an app has declared it, and what they take by the last count; ``None``
+    #: without such a bound.
+    age_us: int | None = None
+    bytes_max: int | None = None
+    bytes: int | None = None
 
 
 class State(StrEnum):
@@ -131,6 +149,7 @@ class State(StrEnum):
     REDRIVEN = "redriven"
     DONE = "done"
     DEAD = "dead"
+    EXPIRED = "expired"  # closed unhandled: erased, or the handler was retired
 
 
 class Standing(NamedTuple):
@@ -219,7 +238,7 @@ class Letter(NamedTuple):
     generation: int
     version: str
     died: datetime
-    #: ``None``, ``redriven`` or ``dropped``.
+    #: ``None``, ``redriven`` or ``dropped``; ``expired`` where it only tells why an event was closed.
     fate: str | None
     #: It was redriven, and died again for the same reason.
     again: bool
@@ -312,6 +331,10 @@ class Look(Protocol):
 
     async def progress(self) -> list[Progress]:
         """Return the progress of every live subscription."""
+        ...
+
+    async def retired(self) -> list[RetiredOne]:
+        """Return the subscriptions of handlers that were retired."""
         ...
 
     async def violations(self) -> list[Violation]:

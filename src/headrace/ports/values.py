@@ -47,6 +47,14 @@ class TopicInfo(NamedTuple):
     partitions: int
 
 
+class Keep(NamedTuple):
+    """How long a topic keeps the payload of its events; ``None`` sets no bound."""
+
+    topic: str
+    age_us: int | None
+    bytes_max: int | None
+
+
 class VersionOffer(NamedTuple):
     """What a worker can run: the declared version of a handler and the digest of its model."""
 
@@ -190,3 +198,5 @@ class Subscription(NamedTuple):
     id: int
     handler: str
     topic: TopicInfo
+    #: The first name of the handler, which its derived ids are made of; empty where it was never renamed.
+    born: str = ""

@@ -90,6 +90,26 @@ FAILPOINTS = (
     "release.committed",
 )
 
+#: Those of who looks after a file: a handler is renamed or retired, a payload removed (for good or not),
+#: what is left of it forgotten, pages are given back, the file is rewritten, its WAL emptied, a copy made.
+CARE_FAILPOINTS = (
+    "rename.written",
+    "retire.partition",
+    "retire.committed",
+    "remove.skeleton",
+    "remove.events",
+    "remove.committed",
+    "forget.committed",
+    "erase.step",
+    "erase.told",
+    "compact.step",
+    "compact.rewritten",
+    "wal.emptied",
+    "backup.copied",
+    "backup.checked",
+    "backup.named",
+)
+
 #: Those of a journal on Kafka.  ``take``: a partition is taken over; ``claim``: the index notes what is taken
 #: of it; ``settle``: a transaction; ``decide``: a decision about a dead letter is carried out.
 KAFKA_FAILPOINTS = (

@@ -51,7 +51,7 @@ class Caller:
 
     def _context(self, flight: Flight, row: Row, head: Head) -> Context:
         plan = flight.plan
-        key = UUID(bytes=Derivation(plan.handler.name, "").named(row[2], "idempotency"))
+        key = UUID(bytes=Derivation(plan.born, "").named(row[2], "idempotency"))
 
         def made() -> Envelope:
             place = Place(plan.topic.name, row[1] - self._journal.place(plan.topic, 0), row[0])

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headrace import errors
 from headrace.event.contract import Event
 from headrace.event.envelope import Head, Stamp
+from headrace.event.lineage import text_of
 from headrace.gate.retry import Dead, RetryPolicy, decide
-from headrace.ports import FIRST_ATTEMPT, Attempt, Batch, DeadLetter, OpenState, Outcome, Row, Waiting
+from headrace.ports import (
+    FIRST_ATTEMPT,
+    Attempt,
+    Batch,
+    BatchReport,
+    DeadLetter,
+    OpenState,
+    Outcome,
+    Row,
+    Waiting,
+)
 from headrace.runtime.gather import Ask, Gather
 from headrace.runtime.plan import Plan
+
+_log = logging.getLogger("headrace.worker")
 
 #: Lines of an earlier attempt's error kept with an event, and the size of a traceback in a dead letter.
 ERROR_CHARS_MAX = 500
@@ -174,6 +189,36 @@ class Landing(NamedTuple):
     outcome: Outcome
     #: Is that all?
     complete: bool
+
+    def log_dead(self, where: Callable[[Row], str]) -> None:
+        """Tell which events go to the dead letters."""
+        name = self.flight.plan.handler.name
+        for letter in self.outcome.dead:
+            event_id = text_of(letter.row[2])
+            # Not the error itself: its text may hold what the payload holds, and logs are not erased.
+            _log.error(
+                "%s: event %s at %s goes to the dead letters (%s, %s); `headrace dlq show` has the error",
+                name, event_id, where(letter.row), letter.reason, letter.code,
+                extra={"event_id": event_id, "trace_id": letter.trace.hex(), "handler": name},
+            )  # fmt: skip
+
+    def report(
+        self, dropped: AbstractSet[int], latencies_us: list[int], commit_s: float | None
+    ) -> BatchReport:
+        """Return what an observer is told when it has been committed, but for what was dropped."""
+        outcome = self.outcome
+        kept = [one for one in outcome.waiting if one.row[0] not in dropped]
+        return BatchReport(
+            handler=self.flight.plan.handler.name,
+            version=self.flight.plan.version.name,
+            latencies_us=latencies_us,
+            emitted=len(outcome.emitted),
+            waiting=len(outcome.waiting),
+            dead=len(outcome.dead),
+            retried=sum(one.state is OpenState.RETRY for one in kept),
+            reasons=tuple(one.reason for one in outcome.dead if one.row[0] not in dropped),
+            commit_s=commit_s,
+        )
 
 
 def _coded(error: BaseException, handler: str) -> errors.HeadraceError:

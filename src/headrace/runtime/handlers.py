@@ -52,6 +52,8 @@ class Handler:
     #: ``exactly_once``, or ``at_least_once``: cheaper where the journal has a cheaper form.
     delivery: str = EXACTLY_ONCE
     start_latest: bool = False
+    #: The name under which the journal knows it from before.
+    was: str | None = None
     where: str = ""
 
 
@@ -69,6 +71,7 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
     start: str,
     offload: str,
     delivery: str,
+    was: str | None,
     provided: Mapping[Any, object],
     local_names: Mapping[str, Any],
 ) -> Handler:
@@ -78,6 +81,7 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
         raise errors.SignatureInvalid(
             handler=full_name, problem="the name has characters that are not allowed"
         )
+    former = _former(full_name, app, was)
     hints = _hints(fn, full_name, local_names)
     parameters = list(inspect.signature(fn).parameters.values())
     consumes = _consumed(full_name, parameters, hints)
@@ -110,8 +114,24 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
         offload=offload,
         delivery=delivery,
         start_latest=start == "latest",
+        was=former,
         where=_where(fn),
     )
+
+
+def _former(handler: str, app: str, was: str | None) -> str | None:
+    """Return the whole former name of a handler; one with a dot is that of another app."""
+    if was is None:
+        return None
+    full = was if "." in was else f"{app}.{was}"
+    problem = ""
+    if not was or not NAME.fullmatch(full):
+        problem = f"was={was!r} has characters that are not allowed"
+    elif full == handler:
+        problem = f"was={was!r} is the name that it has"
+    if problem:
+        raise errors.SignatureInvalid(handler=handler, problem=problem)
+    return full
 
 
 _ABSENT = object()

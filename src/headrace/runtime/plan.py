@@ -25,6 +25,8 @@ class Plan:
     topic: TopicInfo
     call: Callable[..., Awaitable[Any]]
     derivation: Derivation
+    #: The first name of the handler: ids stay the same when it is renamed.
+    born: str
     #: How to emit each class: looked up by ``type(value)``.
     emissions: dict[type[Event], Emission]
     #: The same for the hot path: call, decode, emission by type, what it asks for
@@ -52,6 +54,8 @@ async def compile_plan(
     journal: Journal,
     origin: Origin,
     call: Callable[..., Awaitable[Any]],
+    *,
+    born: str = "",
 ) -> Plan:
     """Return the plan of a handler version; topics and stamps are made known to the journal."""
     contracts = handler.emits
@@ -60,7 +64,7 @@ async def compile_plan(
     for contract, stamp in zip(contracts, stamps, strict=True):
         topic = await journal.topic(contract.topic)
         emissions[contract.cls] = emission(contract, stamp, topic, journal, origin, later=handler.is_async)
-    derivation = Derivation(handler.name, version.name)
+    derivation = Derivation(born or handler.name, version.name)
     decode = handler.consumes.decode
     return Plan(
         handler=handler,
@@ -68,6 +72,7 @@ async def compile_plan(
         topic=await journal.topic(handler.consumes.topic),
         call=call,
         derivation=derivation,
+        born=born or handler.name,
         emissions=emissions,
         hot=(call, decode, emissions.get, _asks(handler)),
     )

@@ -21,8 +21,8 @@ class Rhythm:
         self._due_ns[what] = now + int(every_s * 1e9)
         return True
 
-    def hurry(self, what: str) -> None:
-        """Be due at once."""
+    def forget(self, what: str) -> None:
+        """Be due at once when it is asked for again; the loop does not wake for it."""
         self._due_ns.pop(what, None)
 
     def every(self, what: str, every_ms: float) -> bool:
@@ -33,7 +33,8 @@ class Rhythm:
         self._last_ns[what] = now
         return True
 
-    def wait_s(self) -> float:
+    def wait_s(self, at_most_s: float) -> float:
         """Return the time until something is due."""
-        now = self._clock.boot_ns()
-        return max(0.0, (min(self._due_ns.values(), default=now) - now) / 1e9)
+        if not self._due_ns:
+            return at_most_s
+        return min(at_most_s, max(0.0, (min(self._due_ns.values()) - self._clock.boot_ns()) / 1e9))

@@ -12,11 +12,8 @@ from headrace.event.lineage import text_of
 from headrace.gate.rate import Rate
 from headrace.ports import (
     Batch,
-    BatchReport,
     Clock,
     Consumer,
-    DeadLetter,
-    OpenState,
     ServerState,
     Settled,
 )
@@ -35,6 +32,8 @@ CLAIM_MAX = 512
 ALOFT_MAX = 4 * CLAIM_MAX
 #: How often a server with much in flight looks whether what has ended may be committed.
 PACE_MS = 1.0
+#: So long a small batch is waited for, where claims are made apart: most models have answered by then.
+SOON_MS = 10.0
 #: So soon again a server with many events in hand, but free slots, looks for events of other keys.
 HUNGRY_MS = 2.0
 #: So often a server without partitions looks whether one has become free (some 0.1 ms each): whoever stops
@@ -72,6 +71,7 @@ class Server:
         self._window = CLAIM_MAX
         self._stopping = False
         self._found = False  # did the last look find events?
+        self._launched_ns = 0  # when the last batch began
         self._rhythm = Rhythm(clock)
         self.handed_back = 0
         #: Why the journal cannot be worked with at present.
@@ -120,7 +120,7 @@ class Server:
         if self.consumer.claims_apart:
             progressed |= await self._claim(crowded=crowded)
         # With much in flight, batches that end one after the other share a transaction, and with it a flush.
-        if not crowded or self._rhythm.every("settle", self._settle_after_ms):
+        if not self._soon_s() and (not crowded or self._rhythm.every("settle", self._settle_after_ms)):
             progressed |= await self._land_ripe()
         if not self.consumer.claims_apart:
             progressed |= await self._claim(crowded=crowded)
@@ -139,8 +139,24 @@ class Server:
         return await self._launch() or progressed
 
     def _may_take(self) -> bool:
-        free = not (self._claimed or self._quiet.suspects)
+        free = not (self._claimed or self._quiet.suspects or self._lands_first())
         return free and self.versions.serving is not None and self._room() > 0
+
+    def _lands_first(self) -> bool:
+        """Is what is in hand so little that it is to be written before more is claimed?
+
+        Only where claims have no part in the transaction of an outcome: with much in hand the next batch is
+        claimed before, so that handlers have something to do meanwhile.
+        """
+        little = self.consumer.claims_apart and self._aloft() <= CLAIM_MAX // 4
+        return little and (self._soon_s() > 0 or any(self._ripe(flight) for flight in self._flights))
+
+    def _soon_s(self) -> float:
+        """Return how long a small batch that has just begun is waited for, to be written with the others."""
+        last = self._flights[-1] if self._flights and self.consumer.claims_apart else None
+        if last is None or not last.left or len(last.batch.rows) > CLAIM_MAX // 4:
+            return 0.0
+        return max(0.0, SOON_MS / 1e3 - (self._clock.boot_ns() - self._launched_ns) / 1e9)
 
     def _aloft(self) -> int:
         return sum(flight.left for flight in self._flights)
@@ -171,7 +187,7 @@ class Server:
         if self._rhythm.due("model", RELOAD_LOOK_MS / 1000):
             if self.versions.serving is None:
                 await self.versions.follow()
-                self._rhythm.hurry("balance")
+                self._rhythm.forget("balance")
             else:
                 await self.versions.look()
         self._watch_deadlines()
@@ -182,7 +198,9 @@ class Server:
         return min(self._balance_s, HOMELESS_S) if homeless else self._balance_s
 
     def _watch_deadlines(self) -> None:
-        if self._flights and self._rhythm.due("deadline", self._deadline.interval_s):
+        if not self._flights:
+            self._rhythm.forget("deadline")  # else an idle server wakes up for it a thousand times a second
+        elif self._rhythm.due("deadline", self._deadline.interval_s):
             self._deadline.look()
 
     async def _hand_back_all(self) -> None:
@@ -191,9 +209,9 @@ class Server:
             await self.consumer.release()
 
     def _patience_s(self) -> float:
-        patience = min(IDLE_S, max(0.001, self._rhythm.wait_s()))
-        if limited_s := self._limited_s():
-            patience = min(patience, limited_s)
+        patience = max(0.001, self._rhythm.wait_s(IDLE_S))
+        for wait_s in (self._limited_s(), self._soon_s()):
+            patience = min(patience, wait_s or patience)
         if len(self._flights) > 1 and any(not flight.left for flight in self._flights):
             patience = min(patience, PACE_MS / 1000)
         if self._flights or self._claimed:
@@ -263,6 +281,7 @@ class Server:
             self._quiet.aloft += 1
             self._quiet.lone = batch.alone
             self._claimed.popleft()
+            self._launched_ns = self._clock.boot_ns()
             launched = True
         return launched
 
@@ -341,40 +360,15 @@ class Server:
                 self.pipeline.bury(landing.flight, row, error)
 
     def _report(self, landing: Landing, dropped: AbstractSet[int]) -> None:
-        flight, outcome, _ = landing
+        outcome = landing.outcome
         self.finished += len(outcome.offsets() - dropped) - len(outcome.waiting)
-        self._log_dead(outcome.dead)
+        landing.log_dead(self._where)
         if self._observer is None:
             return
         now = self._clock.wall_us()
         latencies = [now - time for time in self.pipeline.times_of(outcome.done, dropped)]
-        failed = [
-            one for one in outcome.waiting if one.state is OpenState.RETRY and one.row[0] not in dropped
-        ]
         commit_s, self._commit_s = self._commit_s, None
-        self._observer.committed(
-            BatchReport(
-                handler=self.name,
-                version=flight.plan.version.name,
-                latencies_us=latencies,
-                emitted=len(outcome.emitted),
-                waiting=len(outcome.waiting),
-                dead=len(outcome.dead),
-                retried=len(failed),
-                reasons=tuple(one.reason for one in outcome.dead if one.row[0] not in dropped),
-                commit_s=commit_s,
-            )
-        )
-
-    def _log_dead(self, letters: list[DeadLetter]) -> None:
-        for letter in letters:
-            _log.error(
-                "%s: event at %s goes to the dead letters (%s, %s): %s",
-                self.name, self._where(letter.row), letter.reason, letter.code, letter.error,
-                extra={
-                    "event_id": text_of(letter.row[2]), "trace_id": letter.trace.hex(), "handler": self.name,
-                },
-            )  # fmt: skip
+        self._observer.committed(landing.report(dropped, latencies, commit_s))
 
     # --- the end ------------------------------------------------------------------------------
 

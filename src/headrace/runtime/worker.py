@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from headrace import errors
-from headrace.ports import Clock, Journal, Observer, Timing, VersionInfo, World
+from headrace.ports import Clock, Journal, Keep, Observer, Timing, VersionInfo, World
 from headrace.ports import Worker as Lease
 from headrace.runtime.emission import Limits, Origin
 from headrace.runtime.handlers import AT_LEAST_ONCE, Handler
@@ -27,6 +27,8 @@ _log = logging.getLogger("headrace.worker")
 
 #: A renewal that failed is tried again so often before the next is due: a lease outlasts a stutter.
 RENEWALS_PER_INTERVAL = 8
+#: Between two steps of retention: it has at most a third of the write lock, and nothing while all is kept.
+SWEEP_PAUSE_S_MIN, SWEEP_PAUSE_TIMES, SWEEP_IDLE_S = 0.002, 2, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,9 @@ class WorkerSettings:
 
     lease_ms: int = 10_000
     stop_grace_ms: int = 10_000
+    #: How long topics keep their events, and how long ids are known after that.
+    keeps: tuple[Keep, ...] = ()
+    dedup_window_s: int = 2_592_000
     limits: Limits = field(default_factory=Limits)
 
 
@@ -84,7 +89,9 @@ class Worker:
 
     async def _server(self, handler: Handler, lease: Lease) -> Server:
         topic = handler.consumes.topic
-        subscription = await self._journal.subscribe(handler.name, topic, latest=handler.start_latest)
+        subscription = await self._journal.subscribe(
+            handler.name, topic, latest=handler.start_latest, was=handler.was
+        )
         at_least_once = handler.delivery == AT_LEAST_ONCE
         consumer = self._journal.consumer(lease, subscription, at_least_once=at_least_once)
 
@@ -101,7 +108,7 @@ class Worker:
         origin = Origin(self._app, f"service:{self._app}", self._settings.limits, self._clock)
 
         async def compiled(version: VersionInfo) -> Plan:
-            return await compile_plan(handler, version, self._journal, origin, call)
+            return await compile_plan(handler, version, self._journal, origin, call, born=subscription.born)
 
         # One thread for each model: a slow one does not hold up another, and batches of one do not overlap.
         inference = Threads(1, f"headrace-model-{handler.name}")
@@ -130,20 +137,21 @@ class Worker:
         """Serve until ``stop`` is set; returns how many events were handed back unfinished."""
         tasks = [asyncio.create_task(server.run(), name=server.name) for server in self.servers]
         waiter = asyncio.create_task(stop.wait())
-        beat = asyncio.create_task(self._beat())
+        beside = [asyncio.create_task(self._beat()), asyncio.create_task(self._sweep())]
         try:
             done, _ = await asyncio.wait([*tasks, waiter], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {waiter}:
                 task.result()  # a server ends by itself only with an error
         finally:
             waiter.cancel()
+            beside[1].cancel()
             for server in self.servers:
                 server.stop()
             await asyncio.gather(*tasks, return_exceptions=True)
             try:
                 handed_back = await self.finish()
             finally:
-                beat.cancel()  # the lease is needed until all is handed back
+                beside[0].cancel()  # the lease is needed until all is handed back
         return handed_back
 
     async def _beat(self) -> None:
@@ -152,6 +160,25 @@ class Worker:
             if self._keeper is not None:
                 self._keeper.loop_seen()
             await self._clock.sleep(self._settings.lease_ms / 1000 / 6)
+
+    async def _sweep(self) -> None:
+        """Keep the topics within their retention, a little between batches."""
+        window_us = self._settings.dedup_window_s * 1_000_000
+        sweeper = self._journal.sweeper(self._app, self._settings.keeps, window_us)
+        failing = False
+        while True:
+            began_ns, more = self._clock.boot_ns(), False
+            try:
+                more = await sweeper.step()
+                failing = False
+            except errors.JournalError as fault:
+                if not failing:  # once per outage
+                    _log.warning("retention waits: %s", fault)
+                failing = True
+            took_s = (self._clock.boot_ns() - began_ns) / 1e9
+            await self._clock.sleep(
+                max(SWEEP_PAUSE_S_MIN, took_s * SWEEP_PAUSE_TIMES) if more else SWEEP_IDLE_S
+            )
 
     async def finish(self) -> int:
         """Hand back what is held and leave; returns how many events were unfinished."""

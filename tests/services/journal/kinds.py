@@ -82,9 +82,12 @@ class Apart(KafkaJournal):
         """Make a known version of a handler of the test the active one."""
         return await super().activate(self._own(handler), version)
 
-    async def subscribe(self, handler: str, topic: str, *, latest: bool = False) -> Subscription:
+    async def subscribe(
+        self, handler: str, topic: str, *, latest: bool = False, was: str | None = None
+    ) -> Subscription:
         """Return the subscription of a handler of the test."""
-        return await super().subscribe(self._own(handler), topic, latest=latest)
+        former = None if was is None else self._own(was)
+        return await super().subscribe(self._own(handler), topic, latest=latest, was=former)
 
 
 class Kafka:

@@ -71,8 +71,15 @@ class KafkaLedger:
 
     def _written(self, sub: tuple[str, str]) -> dict[int, codec.Position]:
         """Return the last record of each partition."""
-        ledger = self._records.of(f"headrace.{sub[0]}.ledger")
-        return {one.partition: codec.read_position(one.value) for one in ledger if one.key == codec.POSITION}
+        found = self._entries(sub, codec.POSITION)
+        return {key.partition: codec.read_position(value) for key, value in found}
+
+    def _entries(self, sub: tuple[str, str], kind: bytes) -> Iterator[tuple[codec.Key, bytes]]:
+        """Yield what the ledger of a subscription says of a kind."""
+        for one in self._records.of(f"headrace.{sub[0]}.ledger"):
+            key = codec.read_key(one.key)
+            if key is not None and key.kind == kind:
+                yield key, one.value
 
     def _claimed(self, sub: tuple[str, str]) -> dict[int, Claimed]:
         sql = "SELECT partition, after, upto, subscription FROM {claim}"
@@ -134,11 +141,10 @@ class KafkaLedger:
 
     def exceptions(self, sub: tuple[str, str]) -> dict[int, str]:
         """Return the name of the version of each exception row, by offset."""
-        found: dict[int, str] = {}
-        for one in self._records.of(f"headrace.{sub[0]}.ledger"):
-            if one.key is not None and one.key.startswith(codec.EXCEPTION):
-                number = _number(one.partition, int(one.key.removeprefix(codec.EXCEPTION)))
-                found[number] = one.value.decode()
+        found = {
+            _number(key.partition, key.offset): value.decode()
+            for key, value in self._entries(sub, codec.EXCEPTION)
+        }
         written = self._written(sub)
         return {  # one that says what the range says has been taken back
             number: version
@@ -153,11 +159,10 @@ class KafkaLedger:
 
     def _letters(self, sub: tuple[str, str]) -> Iterator[tuple[At, str]]:
         """Yield the dead letters of a subscription, and what was decided about each."""
-        fates: dict[tuple[int, int], codec.Fate] = {}
-        for one in self._records.of(f"headrace.{sub[0]}.ledger"):
-            offset = codec.offset_in(one.key or b"", codec.FATE)
-            if offset is not None:
-                fates[one.partition, offset] = codec.read_fate(one.value)
+        fates = {
+            (key.partition, key.offset): codec.read_fate(value)
+            for key, value in self._entries(sub, codec.FATE)
+        }
         for one in self._records.of(f"{sub[1]}.dlq"):
             told = one.headers
             if told["dead_handler"].decode() == sub[0]:

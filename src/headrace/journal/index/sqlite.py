@@ -15,7 +15,7 @@ from headrace.ports import Chance, Clock, Faults
 from headrace.ports.index import Active, Claim, First, Looked, Place, Projection, Stretch, Tried
 
 #: "HDRI" in ASCII, in the header of the file; the schema; what makes it.
-INDEX = Form(0x48445249, 1, "index/sqlite_schema.sql")
+INDEX = Form(0x48445249, ("index/sqlite_schema.sql",))
 
 
 class _Part(NamedTuple):

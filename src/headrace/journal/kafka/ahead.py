@@ -20,6 +20,9 @@ UNDER_WAY = 3
 #: A claim takes at least so many of a partition: each costs a record of the ledger in every transaction.
 SHARE_MIN = 32
 
+#: With fewer that wait, nothing is gained: what is claimed ahead waits for an outcome more.
+AHEAD_MIN = 128
+
 Chosen = dict[int, tuple[Part, list[Reading]]]
 
 
@@ -57,7 +60,7 @@ class Ahead:
         """Have what comes next noted as claimed, while handlers are busy."""
         if self._noting is None:
             chosen = self._choose(limit)
-            if chosen:
+            if sum(len(readings) for _, readings in chosen.values()) >= AHEAD_MIN:
                 self._noting = asyncio.get_running_loop().create_task(self._try(chosen))
 
     def stop(self) -> None:

@@ -12,7 +12,15 @@ from confluent_kafka import TopicPartition
 
 from headrace import errors
 from headrace.codec.copied import CopyState, chained
-from headrace.codec.ledger import POSITION, exception_key, write_position
+from headrace.codec.ledger import (
+    EXCEPTION,
+    LEDGER_PARTITION,
+    POSITION,
+    Key,
+    read_key,
+    write_key,
+    write_position,
+)
 from headrace.event.envelope import Head
 from headrace.journal.kafka.fetch import Fetcher
 from headrace.journal.kafka.journal import KafkaJournal
@@ -144,13 +152,13 @@ class Copy:
         found = await admin.find(ledger)
         if found is not None and await self._log.owned(one.handler, topic.name):
             problem = f"a worker serves {one.handler} on the target"
-        elif found is not None and found.partitions != topic.partitions:
-            raise errors.TopicMismatch(topic=ledger, found=found.partitions, asked=topic.partitions)
+        elif found is not None and found.partitions != LEDGER_PARTITION + 1:
+            raise errors.TopicMismatch(topic=ledger, found=found.partitions, asked=LEDGER_PARTITION + 1)
         elif found is not None:
-            for partition in range(found.partitions):
-                for *_, records in chunks(self._fetcher, ledger, partition, stable=not begun):
-                    if any(record.key() == POSITION for record in records):
-                        problem = f"{one.handler} has a position on the target: it has worked there before"
+            for *_, records in chunks(self._fetcher, ledger, LEDGER_PARTITION, stable=not begun):
+                keys = [read_key(record.key()) for record in records]
+                if any(key is not None and key.kind == POSITION for key in keys):
+                    problem = f"{one.handler} has a position on the target: it has worked there before"
         if problem:
             raise errors.CopyRefused(problem=problem, hint="nothing may run on the target before it is whole")
 
@@ -264,7 +272,8 @@ class Copy:
             topic_id = self._log.found(self._infos[topic.name]).topic_id
             for part in one.parts:
                 position = position_of(part, matched.get((topic.id, part.partition), NONE), topic_id)
-                out = Out(_ledger(one.handler), part.partition, POSITION, write_position(position))
+                key = write_key(Key(POSITION, part.partition))
+                out = Out(_ledger(one.handler), LEDGER_PARTITION, key, write_position(position))
                 records.append(Timed(out, 0))
                 where = TopicPartition(topic.name, part.partition, position.low())
                 offsets.setdefault(self._log.group_of(one.handler), []).append(where)
@@ -278,8 +287,8 @@ class Copy:
                 Timed(
                     Out(
                         _ledger(one.handler),
-                        partition,
-                        exception_key(matched[one.topic, partition].offset(seq)),
+                        LEDGER_PARTITION,
+                        write_key(Key(EXCEPTION, partition, matched[one.topic, partition].offset(seq))),
                         version.encode(),
                     ),
                     0,

@@ -13,7 +13,16 @@ from typing import NamedTuple
 from confluent_kafka import Message
 
 from headrace.codec.commands import Decide, read_decision
-from headrace.codec.ledger import FATE, Fate, fate_key, offset_in, read_fate, write_fate
+from headrace.codec.ledger import (
+    FATE,
+    LEDGER_PARTITION,
+    Fate,
+    Key,
+    read_fate,
+    read_key,
+    write_fate,
+    write_key,
+)
 from headrace.journal.held import Open
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import EXPIRED, key_of
@@ -57,7 +66,8 @@ class Plan(NamedTuple):
                 part.open(row, Open(row[0], OpenState.REDRIVEN, attempt, 0, key_of(row)))
                 part.letters[row[0]] = command.letter
                 part.dead -= 1
-            yield Out(ledger, part.partition, fate_key(command.offset), write_fate(fate))
+            key = write_key(Key(FATE, part.partition, command.offset))
+            yield Out(ledger, LEDGER_PARTITION, key, write_fate(fate))
         part.commands = self.upto
 
 
@@ -68,11 +78,15 @@ class Decisions:
         self._log, self._ledger = log, ledger
         self._handler, self._topic = subscription.handler, subscription.topic
         self._rows = log.rows_of(subscription.topic)
+        #: What was decided, by partition and offset, as of the records of the ledger before an offset.
+        self._fates: dict[tuple[int, int], Fate] = {}
+        self._read_upto = 0
 
     async def plan(self, part: Part) -> Plan:
         """Return what the commands at hand lead to."""
         messages = list(part.asked)[:COMMANDS_MAX]
-        fates = await self._fates(part.partition)
+        await self._read_fates()
+        fates = {offset: fate for (at, offset), fate in self._fates.items() if at == part.partition}
         decisions: list[Decision] = []
         for message in messages:
             command = read_decision(message.value() or b"")
@@ -82,14 +96,12 @@ class Decisions:
                 decisions.append(decision)
         return Plan(decisions, len(messages), (messages[-1].offset() or 0) + 1)
 
-    async def _fates(self, partition: int) -> dict[int, Fate]:
-        found: dict[int, Fate] = {}
-        for message in await self._log.read_on(self._ledger, partition, 0):
-            key = message.key()
-            offset = offset_in(key, FATE) if isinstance(key, bytes) else None
-            if offset is not None:
-                found[offset] = read_fate(message.value() or b"")
-        return found
+    async def _read_fates(self) -> None:
+        for message in await self._log.read_on(self._ledger, LEDGER_PARTITION, self._read_upto):
+            key = read_key(message.key())
+            if key is not None and key.kind == FATE:
+                self._fates[key.partition, key.offset] = read_fate(message.value() or b"")
+            self._read_upto = (message.offset() or 0) + 1
 
     async def _decide(self, part: Part, command: Decide, known: Fate) -> Decision:
         letter = await self._log.read_one(self._topic.name + DEAD_SUFFIX, part.partition, command.letter)

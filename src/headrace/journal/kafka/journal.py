@@ -12,11 +12,12 @@ from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.produce import Out, Transactions, Unsure
 from headrace.journal.kafka.rows import Emitted, offset_of, partition_of, written
 from headrace.journal.kafka.share import KafkaWorker, Wish
-from headrace.journal.kafka.topics import OWN
+from headrace.journal.kafka.topics import OWN, Elsewhere
 from headrace.ports import (
     Chance,
     Clock,
     Faults,
+    Keep,
     NewEvent,
     Offered,
     Receipt,
@@ -149,12 +150,24 @@ class KafkaJournal:
         self._log.opened()
         return await self._log.versions.activate(handler, version)
 
-    async def subscribe(self, handler: str, topic: str, *, latest: bool = False) -> Subscription:
+    async def subscribe(
+        self, handler: str, topic: str, *, latest: bool = False, was: str | None = None
+    ) -> Subscription:
         """Return the live subscription of a handler; a new one starts at the earliest retained event."""
         info = await self.topic(topic)
+        if was is not None:
+            known = (await self._log.versions.catch_up()).handlers()
+            if was in known and handler not in known:
+                problem = "a consumer group of Kafka cannot be renamed"
+                raise errors.RenameRefused(handler=handler, was=was, problem=problem)
         if latest:
             self._latest.add(handler)
         return Subscription(info.id, handler, info)
+
+    def sweeper(self, app: str, rules: Sequence[Keep], window_us: int) -> Elsewhere:
+        """Return what says that retention is Kafka's own affair."""
+        del app, window_us
+        return Elsewhere(rules)
 
     async def join(self, lease_ms: int) -> Worker:
         """Make this process known as a worker; it is the groups that know whether it lives."""

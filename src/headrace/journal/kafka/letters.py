@@ -13,7 +13,7 @@ from typing import NamedTuple
 from confluent_kafka import Message
 
 from headrace.codec.commands import Decide, read_decision, write_command
-from headrace.codec.ledger import FATE, POSITION, Fate, offset_in, read_fate, read_position
+from headrace.codec.ledger import FATE, POSITION, Fate, read_fate, read_key, read_position
 from headrace.event.envelope import Head, Place, envelope_of
 from headrace.journal.kafka.client import Topic
 from headrace.journal.kafka.decisions import DROPPED, REDRIVEN
@@ -173,12 +173,11 @@ async def _records(log: Log, topics: Sequence[Topic]) -> list[Message]:
 
 def _note(told: Told, ledgers: dict[Spot, int], handler: str, message: Message) -> None:
     """Note what a record of a ledger says: of a letter, or how far commands are carried out."""
-    key, value, partition = message.key(), message.value() or b"", message.partition() or 0
-    offset = offset_in(key, FATE) if isinstance(key, bytes) else None
-    if offset is not None:
-        told.fates[Spot(handler, partition, offset)] = read_fate(value)
-    elif key == POSITION:
-        ledgers[Spot(handler, partition, 0)] = read_position(value).commands
+    key, value = read_key(message.key()), message.value() or b""
+    if key is not None and key.kind == FATE:
+        told.fates[Spot(handler, key.partition, key.offset)] = read_fate(value)
+    elif key is not None and key.kind == POSITION:
+        ledgers[Spot(handler, key.partition, 0)] = read_position(value).commands
 
 
 # --- letters ----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from confluent_kafka import Message
 
 from headrace import errors
+from headrace.codec.ledger import LEDGER_PARTITION
 from headrace.event.envelope import Stamp
 from headrace.journal.kafka.client import Admin, Cluster, Topic
 from headrace.journal.kafka.fetch import Fetcher
@@ -24,7 +25,7 @@ FILL_RECORDS_MAX = 5_000
 #: Of a ledger only the last record of each key counts: small segments, cleaned early, keep it quick to read.
 _COMPACTED = {
     "cleanup.policy": "compact",
-    "segment.bytes": str(16 << 20),
+    "segment.bytes": str(8 << 20),
     "segment.ms": str(10 * 60 * 1000),
     "min.cleanable.dirty.ratio": "0.1",
 }
@@ -134,7 +135,7 @@ class Log:
     async def own_of(self, handler: str, topic: TopicInfo) -> Own:
         """Return the topics of a subscription, and see that they and the dead letters' topic exist."""
         own, admin = Own(*own_topics(handler)), self.opened()
-        await admin.make(own.ledger, topic.partitions, **_COMPACTED)
+        await admin.make(own.ledger, LEDGER_PARTITION + 1, **_COMPACTED)
         await admin.make(own.commands, topic.partitions, **_KEPT)
         letters = await admin.make(topic.name + DEAD_SUFFIX, topic.partitions, **_KEPT)
         self._bytes_max[letters.name] = letters.bytes_max

@@ -22,6 +22,7 @@ from headrace.ports.look import (
     History,
     Letter,
     Progress,
+    RetiredOne,
     Standing,
     StoredEvent,
     Topic,
@@ -49,6 +50,10 @@ class KafkaLook(Surveying):
     async def progress(self) -> list[Progress]:
         """Return the progress of every subscription."""
         return await counting.progress(self._survey)
+
+    async def retired(self) -> list[RetiredOne]:
+        """Return nothing: on a cluster a handler ends with its consumer group."""
+        return []
 
     async def violations(self) -> list[Violation]:
         """Return every rule that does not hold."""

@@ -7,7 +7,7 @@ from json import dumps as write_text
 from typing import NamedTuple
 
 from headrace import errors
-from headrace.codec.ledger import exception_key
+from headrace.codec.ledger import EXCEPTION, LEDGER_PARTITION, Key, write_key
 from headrace.event.envelope import Head
 from headrace.journal.held import Open
 from headrace.journal.kafka.log import Log
@@ -78,7 +78,8 @@ def _close(part: Part, row: Row, batch: Batch, token: Token) -> Iterator[Out]:
     redriven = batch.attempts.get(row[0], FIRST_ATTEMPT).generation > 0
     # A redrive may come back to the range's version: what another had left there counts no more.
     if redriven or (not token.fresh and part.version_of(offset) != batch.version.name):
-        yield Out("", part.partition, exception_key(offset), batch.version.name.encode())
+        key = write_key(Key(EXCEPTION, part.partition, offset))
+        yield Out("", LEDGER_PARTITION, key, batch.version.name.encode())
 
 
 def _weight(record: Out) -> int:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from headrace import errors
-from headrace.codec.ledger import FORM, POSITION, Position, read_position
+from headrace.codec.ledger import FORM, LEDGER_PARTITION, POSITION, Position, read_key, read_position
 from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Doing, Topic, coded, reading
 from headrace.journal.kafka.fetch import Fetcher
 from headrace.ports import World
@@ -30,10 +30,13 @@ CLIENT = "headrace"
 AHEAD_KIB = 16_384
 #: Bytes of one partition in an answer: all of them are to be worked, not one after the other.
 PARTITION_BYTES = 131_072
+#: A broker answers when it has so many bytes, or after so long: an answer to each record costs both sides
+#: more time than this (at 500 events a second; with more of them the bytes are there at once).
+ANSWER_BYTES, ANSWER_MS = 16_384, 5
 #: How long the thread may be away from the group (a rebalance reads ledgers): heartbeats go on meanwhile.
 AWAY_MS_MAX = 300_000
-#: The last position of a ledger is looked for in so many records first.
-LAST_RECORDS = 200
+#: The last positions of partitions are looked for in so many records of the ledger first.
+LAST_RECORDS = 1_000
 LEAVING_S_MAX = 2.0
 #: A member hears of a rebalance with the answer to a heartbeat: a newcomer waits for it.
 HEARTBEATS_A_LEASE = 20
@@ -67,10 +70,10 @@ class Start(NamedTuple):
 
 
 class Own(NamedTuple):
-    """The topics of a subscription, partitioned like its source."""
+    """The topics of a subscription."""
 
     ledger: str
-    #: What persons have decided about dead letters.
+    #: What persons have decided about dead letters; partitioned like the source.
     commands: str
 
 
@@ -109,6 +112,8 @@ class Poller:
             **reading(cluster, group),
             "queued.max.messages.kbytes": AHEAD_KIB,
             "max.partition.fetch.bytes": PARTITION_BYTES,
+            "fetch.min.bytes": ANSWER_BYTES,
+            "fetch.wait.max.ms": ANSWER_MS,
             "max.poll.interval.ms": AWAY_MS_MAX,
             **(_BY_BROKER if cluster.by_broker else _classic(lease_ms)),
         }
@@ -234,7 +239,7 @@ class Poller:
 
     def _begin(self, consumer: Consumer, partitions: Iterable[int]) -> None:
         """Read partitions from where the ledger says, and the commands that belong to them."""
-        starts = [self._start_of(consumer, partition) for partition in partitions]
+        starts = self._starts_of(consumer, list(partitions))
         where = [
             TopicPartition(self.topic.name, one.partition, max(one.position.high + 1, one.low))
             for one in starts
@@ -270,11 +275,17 @@ class Poller:
         self._unassign(self._consumer, taken + heard)
         self._begin(self._consumer, again)
 
-    def _start_of(self, consumer: Consumer, partition: int) -> Start:
-        """Return how far the subscription has come, as its ledger says."""
+    def _starts_of(self, consumer: Consumer, partitions: list[int]) -> list[Start]:
+        """Return how far the subscription has come in partitions, as its ledger says."""
+        if not partitions:
+            return []
         # The answer waits for transactions that are under way; after it the ledger is whole.
-        consumer.committed([TopicPartition(self.topic.name, partition)], timeout=REQUEST_TIMEOUT_S)
-        found = self._read_ledger(partition)
+        asked = [TopicPartition(self.topic.name, partition) for partition in partitions]
+        consumer.committed(asked, timeout=REQUEST_TIMEOUT_S)
+        found = self._read_ledger(set(partitions))
+        return [self._start_of(partition, found.get(partition)) for partition in partitions]
+
+    def _start_of(self, partition: int, found: Position | None) -> Start:
         low, high = self._fetcher.bounds(self.topic.name, partition)
         if found is not None and found.high >= high:
             problem = f"{self.topic.name}/{partition} ends at {high}, but {found.high} was handled."
@@ -285,21 +296,24 @@ class Poller:
         epoch = self.epochs[partition] = self.epochs.get(partition, 0) + 1
         return Start(partition, epoch, position, low, new=found is None)
 
-    def _read_ledger(self, partition: int) -> Position | None:
-        """Return the last position in the ledger: looked for at the end, then ever further back."""
-        first, end = self._fetcher.bounds(self._own.ledger, partition)
-        found, back = None, LAST_RECORDS
-        while found is None:
+    def _read_ledger(self, wanted: set[int]) -> dict[int, Position]:
+        """Return the last positions in the ledger: looked for at the end, then ever further back."""
+        first, end = self._fetcher.bounds(self._own.ledger, LEDGER_PARTITION)
+        found: dict[int, Position] = {}
+        back = LAST_RECORDS
+        while wanted - found.keys():
             start = max(first, end - back)
-            for message in self._fetcher.read(self._own.ledger, partition, start, end):
-                if message.key() == POSITION:
-                    found = read_position(message.value() or b"")
+            for message in self._fetcher.read(self._own.ledger, LEDGER_PARTITION, start, end):
+                key = read_key(message.key())
+                if key is not None and key.kind == POSITION and key.partition in wanted:
+                    found[key.partition] = read_position(message.value() or b"")
             if start == first:
                 break
             back *= 8
-        if found is not None and found.form > FORM:
-            raise errors.JournalNewer(path=self._address, found=found.form, known=FORM)
-        return found if found is not None and found.topic_id == self.topic.topic_id else None
+        for position in found.values():
+            if position.form > FORM:
+                raise errors.JournalNewer(path=self._address, found=position.form, known=FORM)
+        return {at: one for at, one in found.items() if one.topic_id == self.topic.topic_id}
 
     def _on_revoke(self, consumer: Consumer, taken: Sequence[TopicPartition]) -> None:
         with self.committing:

@@ -46,7 +46,7 @@ def settings_of(cluster: Cluster, **more: Any) -> dict[str, Any]:
         "enable.idempotence": True,
         "acks": "all",
         "retry.backoff.ms": RETRY_MS,
-        "linger.ms": 5,
+        "linger.ms": 0,
         "message.max.bytes": LEDGER_BYTES_MAX,
         "compression.type": "lz4",
         **more,

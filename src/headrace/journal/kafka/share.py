@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 from confluent_kafka import Message, TopicPartition
 
 from headrace import errors
-from headrace.codec.ledger import POSITION, OpenEntry, write_position
+from headrace.codec.ledger import (
+    LEDGER_PARTITION,
+    POSITION,
+    Key,
+    OpenEntry,
+    read_key,
+    write_key,
+    write_position,
+)
 from headrace.journal.held import Open
 from headrace.journal.kafka.decisions import Decisions
 from headrace.journal.kafka.deliver import Deliveries
@@ -152,7 +160,8 @@ class Share:
         """Commit records with the positions of partitions and the group's offsets."""
         for part in parts:
             position = part.position(self._clock)
-            records.append(Out(self.own.ledger, part.partition, POSITION, write_position(position)))
+            key = write_key(Key(POSITION, part.partition))
+            records.append(Out(self.own.ledger, LEDGER_PARTITION, key, write_position(position)))
             offsets.append(TopicPartition(self._topic.name, part.partition, position.low()))
         held = {part.partition: part.held.epoch for part in parts}
 
@@ -184,7 +193,7 @@ class Share:
             if (part := self.parts.get(tp)) is not None and part.held.epoch == epoch
         ]
         numbers = {part.partition for part in parts}
-        owed = [one for one in self.owed if one.partition in numbers]
+        owed = [one for one in self.owed if (key := read_key(one.key)) and key.partition in numbers]
         if parts:
             await self.transact(poller, owed, parts, [])
         self.unpaid.clear()

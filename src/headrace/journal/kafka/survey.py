@@ -10,7 +10,15 @@ from typing import NamedTuple
 from confluent_kafka import Message
 
 from headrace import errors
-from headrace.codec.ledger import EXCEPTION, POSITION, Position, read_position
+from headrace.codec.ledger import (
+    EXCEPTION,
+    LEDGER_PARTITION,
+    POSITION,
+    Key,
+    Position,
+    read_key,
+    read_position,
+)
 from headrace.journal.kafka.client import Cluster, Topic
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.rows import Reading
@@ -22,8 +30,8 @@ from headrace.ports.index import Claim, Index, Stretch
 from headrace.ports.upkeep import Progressed
 
 _LEDGER = re.compile(rf"{OWN}\.(.+)\.ledger")
-#: The last record of a partition is looked for in so many offsets, then in eight times as many, and so on.
-LAST_OFFSETS = 200
+#: The last records about partitions are looked for in so many offsets, then in eight times as many.
+LAST_OFFSETS = 1_000
 #: Throughput is that of the last seconds, as the times of ledger records tell.
 RATE_S = 10.0
 #: An index that is set back again and again while it is filled: after so many times somebody should know.
@@ -64,6 +72,14 @@ class Ledger:
             partition: max(mine.get(partition, 0), position.high + 1)
             for partition, position in self.positions.items()
         }
+
+
+class Entry(NamedTuple):
+    """A record of a ledger."""
+
+    key: Key
+    value: bytes
+    at_ms: int
 
 
 class Surveying:
@@ -122,33 +138,25 @@ class Survey:
 
     async def ledgers(self, catalogue: Catalogue, *, whole: bool = False) -> list[Ledger]:
         """Return the subscriptions, by handler; with the exceptions to their version ranges if wanted."""
-        topics = catalogue.ledgers
-        handlers = {topic.name: handler for handler, topic in topics.items()}
-        records = await (self._whole if whole else self._lasts)(topics.values())
-        by_handler: dict[str, list[Message]] = {handler: [] for handler in sorted(topics)}
-        for message in records:
-            by_handler[handlers[message.topic() or ""]].append(message)
+        records = await (self._whole if whole else self._lasts)(catalogue)
         found: list[Ledger] = []
-        for handler, messages in by_handler.items():
-            topic = await self._topic_of(catalogue, handler, messages)
+        for handler in sorted(records):
+            topic = await self._topic_of(catalogue, handler, records[handler])
             if topic is not None:
-                found.append(await self._ledger(handler, topic, messages))
+                found.append(await self._ledger(handler, topic, records[handler]))
         return found
 
     async def lost(self, catalogue: Catalogue) -> list[str]:
         """Return the handlers whose topic the cluster does not have any more."""
-        records = await self._lasts(catalogue.ledgers.values())
-        last = {one.topic() or "": read_position(one.value() or b"").topic_id for one in records}
+        records = await self._lasts(catalogue)
+        ids = {handler: _topic_id(entries) for handler, entries in records.items()}
         return sorted(
-            handler
-            for handler, topic in catalogue.ledgers.items()
-            if topic.name in last and last[topic.name] not in catalogue.everything
+            handler for handler, topic_id in ids.items() if topic_id and topic_id not in catalogue.everything
         )
 
-    async def _topic_of(self, catalogue: Catalogue, handler: str, messages: list[Message]) -> Topic | None:
+    async def _topic_of(self, catalogue: Catalogue, handler: str, entries: list[Entry]) -> Topic | None:
         """Return what a subscription is about: by its ledger, else by what its members have."""
-        ids = [read_position(one.value() or b"").topic_id for one in messages if one.key() == POSITION]
-        found = catalogue.everything.get(ids[-1]) if ids else None
+        found = catalogue.everything.get(_topic_id(entries))
         if found is not None:
             if found.name not in catalogue.topics:  # the index is new, and nobody has told it yet
                 catalogue.topics[found.name] = found
@@ -159,18 +167,16 @@ class Survey:
         names = {name for member in members for name, _ in member.partitions} & catalogue.topics.keys()
         return catalogue.topics[min(names)] if names else None
 
-    async def _ledger(self, handler: str, topic: Topic, messages: list[Message]) -> Ledger:
+    async def _ledger(self, handler: str, topic: Topic, entries: list[Entry]) -> Ledger:
         ledger = Ledger(handler, topic)
         told: dict[int, list[tuple[int, Position]]] = {}
-        for message in messages:
-            partition, key = message.partition() or 0, message.key()
-            if key == POSITION:
-                position = read_position(message.value() or b"")
+        for key, value, at_ms in entries:
+            if key.kind == POSITION:
+                position = read_position(value)
                 if position.topic_id == topic.topic_id:
-                    told.setdefault(partition, []).append((message.timestamp()[1], position))
-            elif isinstance(key, bytes) and key.startswith(EXCEPTION):
-                offset = int(key.removeprefix(EXCEPTION))
-                ledger.exceptions[partition, offset] = (message.value() or b"").decode(errors="replace")
+                    told.setdefault(key.partition, []).append((at_ms, position))
+            elif key.kind == EXCEPTION:
+                ledger.exceptions[key.partition, key.offset] = value.decode(errors="replace")
         now_ms = self.log.clock.wall_us() // 1000
         ledger.events_per_s = sum(_rate(records, now_ms) for records in told.values())
         silent = [(topic.name, partition) for partition in range(topic.partitions) if partition not in told]
@@ -183,33 +189,39 @@ class Survey:
                 ledger.positions[partition] = Position(low - 1, low, topic.topic_id)
         return ledger
 
-    async def _whole(self, topics: Iterable[Topic]) -> list[Message]:
-        """Return the position of each partition, and all exceptions: what compaction would leave."""
-        where = await self.spans.bounds([(one.name, at) for one in topics for at in range(one.partitions)])
-        found: dict[tuple[At, bytes], Message] = {}
+    async def _whole(self, catalogue: Catalogue) -> dict[str, list[Entry]]:
+        """Return the last record of each key, by handler: what compaction would leave."""
+        found: dict[str, dict[Key, Entry]] = {handler: {} for handler in catalogue.ledgers}
+        handlers = {topic.name: handler for handler, topic in catalogue.ledgers.items()}
+        where = await self.spans.bounds((name, LEDGER_PARTITION) for name in handlers)
         async with self.spans.reading([Span(*at, *bounds) for at, bounds in where.items()]) as bursts:
             async for burst in bursts:
                 for message in burst:
-                    key = message.key()
-                    at = (message.topic() or "", message.partition() or 0)
-                    found[at, key if isinstance(key, bytes) else b""] = message
-        return list(found.values())
+                    entry = _entry(message)
+                    if entry is not None:
+                        found[handlers[message.topic() or ""]][entry.key] = entry
+        return {handler: list(entries.values()) for handler, entries in found.items()}
 
-    async def _lasts(self, topics: Iterable[Topic]) -> list[Message]:
-        """Return the last records of ledgers, those of each partition in order, its position among them."""
-        where = await self.spans.bounds([(one.name, at) for one in topics for at in range(one.partitions)])
-        found: list[Message] = []
+    async def _lasts(self, catalogue: Catalogue) -> dict[str, list[Entry]]:
+        """Return the last records of ledgers, by handler, the positions of all partitions among them."""
+        handlers = {topic.name: handler for handler, topic in catalogue.ledgers.items()}
+        where = await self.spans.bounds((name, LEDGER_PARTITION) for name in handlers)
+        found: dict[str, list[Entry]] = {handler: [] for handler in catalogue.ledgers}
         offsets = LAST_OFFSETS
         while where:
-            records = await self.spans.last(where, offsets)
-            positions = {
-                (one.topic() or "", one.partition() or 0) for one in records if one.key() == POSITION
+            for at in where:
+                found[handlers[at[0]]].clear()
+            for message in await self.spans.last(where, offsets):
+                entry = _entry(message)
+                if entry is not None:
+                    found[handlers[message.topic() or ""]].append(entry)
+            where = {
+                at: one
+                for at, one in where.items()
+                if one.end - offsets > one.low and not _complete(catalogue, found[handlers[at[0]]])
             }
-            done = {at for at, one in where.items() if at in positions or one.end - offsets <= one.low}
-            found += [one for one in records if (one.topic() or "", one.partition() or 0) in done]
-            where = {at: bounds for at, bounds in where.items() if at not in done}
             offsets *= 8
-        return [one for one in found if one.key() == POSITION]
+        return found
 
     # --- the index ----------------------------------------------------------------------------
 
@@ -272,3 +284,25 @@ def _rate(records: list[tuple[int, Position]], now_ms: int) -> float:
     (first_ms, first), (_, last) = (before or records)[-1 if before else 0], records[-1]
     closed = (last.done + last.dead) - (first.done + first.dead)
     return closed / max(1.0, (now_ms - max(first_ms, since_ms)) / 1000) if records[-1][0] >= since_ms else 0.0
+
+
+def _entry(message: Message) -> Entry | None:
+    """Return a record of a ledger; ``None`` for one that a newer Headrace has written."""
+    key = read_key(message.key())
+    return None if key is None else Entry(key, message.value() or b"", message.timestamp()[1])
+
+
+def _topic_id(entries: Iterable[Entry]) -> bytes:
+    """Return the cluster's id of the topic that a ledger is about, as its last position says."""
+    found = b""
+    for entry in entries:
+        if entry.key.kind == POSITION:
+            found = read_position(entry.value).topic_id
+    return found
+
+
+def _complete(catalogue: Catalogue, entries: list[Entry]) -> bool:
+    """Is there a position of each partition of the topic?"""
+    topic = catalogue.everything.get(_topic_id(entries))
+    known = {entry.key.partition for entry in entries if entry.key.kind == POSITION}
+    return topic is not None and len(known) >= topic.partitions

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+from headrace import errors
+from headrace.ports import Keep
+
+_log = logging.getLogger("headrace.journal")
 
 #: Copies of a topic that we create, where there are as many brokers; two must have what was accepted.
 REPLICAS_MAX, REPLICAS_IN_SYNC = 3, 2
@@ -82,3 +88,20 @@ def _bytes_wanted(name: str) -> int:
     if _is_ours(name):
         return LEDGER_BYTES_MAX
     return LETTER_BYTES_MAX if name.endswith(DEAD_SUFFIX) else EVENT_BYTES_MAX
+
+
+class Elsewhere:
+    """Retention that an app declares, on a cluster: the brokers delete, so it is told and passed over."""
+
+    def __init__(self, rules: Sequence[Keep]) -> None:
+        self._rules = list(rules)
+
+    async def step(self) -> bool:
+        """Say which setting of a topic means the same."""
+        while self._rules:
+            rule = self._rules.pop()
+            age = [] if rule.age_us is None else [f"retention.ms={rule.age_us // 1000}"]
+            size = [] if rule.bytes_max is None else ["retention.bytes=<bytes_max / partitions>"]
+            fault = errors.RetentionElsewhere(topic=rule.topic, setting=",".join(age + size))
+            _log.warning("[%s] %s Hint: %s", fault.code, fault, fault.hint)
+        return False
