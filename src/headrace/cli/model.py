@@ -13,7 +13,7 @@ from headrace.cli.output import Exit, paint, put, put_json, put_table
 
 if TYPE_CHECKING:
     from headrace.ports import VersionInfo
-    from headrace.ports.look import History
+    from headrace.ports.history import History
 
 Handler = Annotated[
     str | None, typer.Argument(metavar="HANDLER", help="app.function, or function.", show_default=False)

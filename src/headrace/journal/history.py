@@ -9,7 +9,7 @@ from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.versions import handler_unknown, info_of
 from headrace.ports import VersionInfo
-from headrace.ports.look import History, Range
+from headrace.ports.history import History, Range
 
 
 def histories(reader: Reader, handler: str | None = None) -> list[History]:

@@ -14,12 +14,12 @@ from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.versions import Versions
 from headrace.ports import Chance, Clock, Faults, VersionInfo
+from headrace.ports.history import History
 from headrace.ports.look import (
     UNDECIDED,
     Decided,
     Filter,
     Fits,
-    History,
     Letter,
     Progress,
     RetiredOne,

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.event.envelope import Envelope
+from headrace.ports.history import History
 from headrace.ports.values import OpenState, VersionInfo
 
 #: Events of a chain that are shown: beyond it nobody reads on.
@@ -177,46 +178,6 @@ class Standing(NamedTuple):
     #: The event of the same key that comes first.
     blocked_by: UUID | None = None
     letter: Letter | None = None
-
-
-class Range(NamedTuple):
-    """Offsets of one partition that were taken by one version."""
-
-    partition: int
-    version: VersionInfo
-    #: The first and the last offset, both included.
-    first: int
-    last: int
-    taken: int
-    #: Of those, not finished yet.
-    unfinished: int
-    #: Finished by another version (a retry after an upgrade, a second run after a crash): offset, version.
-    exceptions: tuple[tuple[int, VersionInfo], ...]
-
-    @property
-    def handled(self) -> int:
-        """Finished by this version."""
-        return self.taken - self.unfinished - len(self.exceptions)
-
-
-class History(NamedTuple):
-    """The versions of one handler and what each has handled."""
-
-    handler: str
-    active: VersionInfo | None
-    versions: list[VersionInfo]
-    ranges: list[Range]
-    #: Finished by each version, by its number; exceptions counted where they belong.
-    handled: dict[int, int]
-    taken: int
-    unfinished: int
-    #: Taken offsets that no range covers; anything but 0 is a fault.
-    neither: int
-
-    @property
-    def both(self) -> int:
-        """How many more were finished than taken: counted twice; anything but 0 is a fault."""
-        return max(0, sum(self.handled.values()) + self.unfinished + self.neither - self.taken)
 
 
 class Letter(NamedTuple):

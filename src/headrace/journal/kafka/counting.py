@@ -20,8 +20,9 @@ from headrace.journal.kafka.spans import At, Bounds, Span
 from headrace.journal.kafka.survey import Catalogue, Ledger, Survey
 from headrace.journal.kafka.versions import Known
 from headrace.ports import OpenState, VersionInfo
+from headrace.ports.history import History, Range
 from headrace.ports.index import Bound
-from headrace.ports.look import History, Owner, Progress, Range, Topic, moment
+from headrace.ports.look import Owner, Progress, Topic, moment
 
 _PID = re.compile(rf"{CLIENT}-(\d+)")
 #: The oldest event that waits is looked for in so many offsets: markers and what was aborted lie between.

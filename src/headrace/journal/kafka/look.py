@@ -14,12 +14,12 @@ from headrace.journal.kafka.survey import Survey, Surveying
 from headrace.journal.reader import ID_DIGITS_MIN
 from headrace.journal.versions import handler_unknown
 from headrace.ports import Chance, Clock, Faults, VersionInfo
+from headrace.ports.history import History
 from headrace.ports.index import Index
 from headrace.ports.look import (
     UNDECIDED,
     Decided,
     Filter,
-    History,
     Letter,
     Progress,
     RetiredOne,
