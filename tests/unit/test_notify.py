@@ -23,7 +23,7 @@ def test_each_kind_hears_in_its_own_way(tmp_path: Path, kind: SqliteFile, interv
         lease = await journal.join(10_000)
         subscription = await journal.subscribe("a.b", "things", latest=False)
         journal.consumer(lease, subscription, at_least_once=False)
-        watch: Watch = journal._watch  # type: ignore[attr-defined]  # pyright: ignore
+        watch: Watch = journal._watch  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
         assert watch.interval_ms == interval_ms
         await journal.close()
 
