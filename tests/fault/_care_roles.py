@@ -193,7 +193,6 @@ def faults(role: Role) -> Any:
 
 def sabotage(name: str) -> None:
     """Switch a rule of Headrace off."""
-    from headrace.journal import erase
     from headrace.journal.queries import load
 
     removal: Any = load("removal.sql")
@@ -205,8 +204,6 @@ def sabotage(name: str) -> None:
             pass
 
         SqliteCare._rewrite = nothing  # type: ignore[method-assign]
-    elif name == "no_effects":
-        erase._following = lambda *_: []  # type: ignore[assignment]
     else:
         raise ValueError(name)
 

@@ -33,6 +33,8 @@ class Ground:
     def __init__(self, broker: Node, postgres: Postgres, folder: Path) -> None:
         self._broker, self._postgres, self._folder = broker, postgres, folder
         self._broker_turn, self._index_turn = asyncio.Lock(), asyncio.Lock()
+        #: How many are over.
+        self.outages = 0
         self._last_outage = -FELT_S
         self.tally: Counter[str] = Counter()
 
@@ -54,6 +56,7 @@ class Ground:
 
     def _over(self, what: str) -> None:
         self.tally[what] += 1
+        self.outages += 1
         self._last_outage = time.monotonic()
 
     async def kill_broker(self, pause_s: float) -> None:

@@ -56,6 +56,7 @@ class Run:
         self._chance = random.Random(plan.seed)
         self._living: dict[int, Child] = {}  # workers by slot
         self._armed: set[Child] = set()
+        self._born: dict[Child, int] = {}  # after how many outages
         self._publisher: Child | None = None
         self._over = False
         self._file_is_broken = False
@@ -80,8 +81,10 @@ class Run:
         }  # fmt: skip
         if armed:
             task |= {"failpoint": plan.failpoint, "hit": plan.hit, "freezes": plan.freezes}
+        born = ground.outages
         broken = self._file_is_broken  # it may read the file before this goes on, or only after it has ended
         child = await self._spawner.spawn(task, self.folder / "processes.log")
+        self._born[child] = born
         if armed:
             self._armed.add(child)
         if broken or self._file_is_broken:
@@ -113,7 +116,7 @@ class Run:
         if child in self._armed and status == -signal.SIGKILL and signal.SIGKILL not in child.asked:
             self.hits[self.point] += 1
             self._killed.append(child.pid)
-        elif status == UNREACHABLE and self._ground.fails:
+        elif status == UNREACHABLE and (self._ground.fails or self._ground.outages > self._born[child]):
             self.tally["unreachable"] += 1
         elif status == UNLOADABLE and child in self._unlucky:
             self.tally["unloadable"] += 1

@@ -170,18 +170,27 @@ class Run:
                 one.kill()
             await one.wait()
         healers = [await self.start("worker") for _ in range(2)]
-        await self.until_idle(self.journal)
+        await self.until_idle(self.journal, *healers)
         for one in healers:
-            one.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(one.wait(), PATIENCE_S)
+            await self.stop(one, "retention_faults")
         found = await self.command("compact", killed=False)
         if found and found["holder"]:
             self.fault("compact_faults", f"nobody reads, but {found['holder']}")
 
-    async def until_idle(self, path: Path) -> None:
-        """Return once nothing is left to do in a journal."""
+    async def stop(self, worker: asyncio.subprocess.Process, kind: str) -> None:
+        """Stop a worker in order; one that has ended by itself has met what must not be."""
+        if worker.returncode is not None:
+            self.fault(kind, f"a worker has ended by itself, with {worker.returncode}")
+            return
+        worker.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(worker.wait(), PATIENCE_S)
+
+    async def until_idle(self, path: Path, *workers: asyncio.subprocess.Process) -> None:
+        """Return once nothing is left to do in a journal, or nobody is left to do it."""
 
         def idle() -> bool:
+            if all(one.returncode is not None for one in workers):
+                return True  # `stop` tells of it
             found = Found(path)
             try:
                 return found.idle()
@@ -241,9 +250,8 @@ class Run:
     async def restore(self, path: Path) -> None:
         """Work on a backup until it is idle: each of its events is finished once."""
         worker = await self.start("worker", journal=path.name)
-        await self.until_idle(path)
-        worker.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(worker.wait(), PATIENCE_S)
+        await self.until_idle(path, worker)
+        await self.stop(worker, "backup_faults")
         self.tally["restores"] += 1
         found = Found(path)
         wrong = [*found.judge(self.seed, set()), *verified(path)]

@@ -148,6 +148,28 @@ class SqliteFile(Sqlite):
         return SqliteLedger(lambda sql, bindings: db.execute(sql, bindings).fetchall())
 
 
+class PollingJournal(SqliteJournal):
+    """As on a system without inotify."""
+
+    polling = True
+
+
+class SqlitePolling(SqliteFile):
+    """The file where nobody is told of commits, as on macOS: who waits looks every few milliseconds."""
+
+    name = where = "sqlite-polling"
+
+    def make(self, folder: Path, world: World) -> Journal:
+        """Return a journal on the file in the folder."""
+        return PollingJournal(
+            str(folder / "journal.db"),
+            clock=world.clock,
+            chance=world.chance,
+            faults=world.faults,
+            durability="normal",
+        )
+
+
 class SqliteMemory(Sqlite):
     """The embedded journal in memory: one connection."""
 
@@ -166,7 +188,7 @@ class SqliteMemory(Sqlite):
         return SqliteLedger(lambda sql, bindings: journal._db().rows(sql, bindings))
 
 
-KINDS: tuple[Kind, ...] = (SqliteFile(), SqliteMemory())
+KINDS: tuple[Kind, ...] = (SqliteFile(), SqlitePolling(), SqliteMemory())
 
 
 def kind_at(where: str) -> Kind:

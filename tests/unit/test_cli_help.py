@@ -46,7 +46,7 @@ def test_the_commands_are_these() -> None:
     """Nothing is missing, and nothing is there that nobody asked for."""
     expected = {(name,) for name in NAMES}
     expected |= {("dlq", verb) for verb in ("ls", "show", "redrive", "drop")}
-    expected |= {("model", verb) for verb in ("history", "activate")}
+    expected |= {("model", verb) for verb in ("history", "activate", "calibrate")}
     expected |= {("handler", verb) for verb in ("ls", "retire")}
     expected |= {("index", verb) for verb in ("rebuild", "verify")}
 

@@ -23,6 +23,7 @@ RECIPES = (
     ("dead letters, and again", "headrace dlq ls; headrace dlq redrive --dry-run"),
     ("which version did what", "headrace model history"),
     ("back to the old model", "headrace model activate support.route intent@1"),
+    ("how sure is the model", "headrace model calibrate app:app route labels.jsonl"),
     ("what is set, and where", "headrace settings"),
     ("is the machine fit", "headrace doctor app:app"),
     ("what does this code mean", "headrace explain HR-E103"),

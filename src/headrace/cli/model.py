@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.calibrate import EPILOG, calibrate
 from headrace.cli.options import Index, Journal, Json, examples
 from headrace.cli.output import Exit, paint, put, put_json, put_table
 
@@ -34,6 +35,7 @@ def add_to(top: typer.Typer) -> None:
             "headrace model activate support.route 1+intent@2:233be5dc586a",
         ),
     )(_activate)
+    model.command("calibrate", epilog=EPILOG)(calibrate)
     top.add_typer(model, name="model")
 
 

@@ -53,6 +53,8 @@ class SqliteJournal:
     """Events, progress and versions in one file (``:memory:`` for tests: one connection, one process)."""
 
     can_replay = True
+    #: Look for commits of others every few milliseconds, as where there is no inotify.
+    polling = False
 
     def __init__(
         self, path: str, *, clock: Clock, chance: Chance, faults: Faults, durability: str = "full"
@@ -265,7 +267,7 @@ class SqliteJournal:
         """Make this process known as a worker and begin to watch for the commits of others."""
         db = self._db()
         if self._watch is None and not db.memory:
-            self._watch = Watch(notify_path(db.file), self._wake_if_changed)
+            self._watch = Watch(notify_path(db.file), self._wake_if_changed, polling=self.polling)
         boot, now = self._clock.boot_id(), self._clock.boot_ns()
         bindings = (os.getpid(), boot, now + lease_ms * 1_000_000, lease_ms, self._clock.wall_us())
 

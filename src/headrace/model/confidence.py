@@ -73,25 +73,39 @@ class Rows(Part):
         return rows.ravel().tolist() if rows.size == len(rows) else list(rows)
 
 
-def fit_temperature(logits: Floats, targets: NDArray[np.integer[Any]], threshold: float = 0.5) -> float:
+#: What a temperature can be fitted for.
+SEPARATION, LIKELIHOOD = "separation", "likelihood"
+
+
+def fit_temperature(
+    logits: Floats, targets: NDArray[np.integer[Any]], threshold: float = 0.5, goal: str | None = None
+) -> float:
     """Return the temperature under which confidence tells best what the model knows.
 
-    ``targets`` holds the number of the right class, and -1 for an input that belongs to none. With such
-    inputs the two shares that count are made large together: right and above ``threshold``; foreign and
-    below it. Without them the answer is the classic one, the least negative log-likelihood.
+    ``targets`` holds the number of the right class, and -1 for an input that belongs to none. ``separation``
+    (where there are such inputs, unless told otherwise) makes the two shares that count large together: right
+    and above ``threshold``; foreign and below it. ``likelihood`` is the classic one, the least negative
+    log-likelihood: confidence is then about the share of right answers; of a foreign input every class is
+    expected alike.
     """
-    score = _separation if (targets < 0).any() else _likelihood
-    scores = [score(logits, targets, threshold, float(temperature)) for temperature in TEMPERATURES]
+    goal = goal or (SEPARATION if (targets < 0).any() else LIKELIHOOD)
+    scores = [
+        _separation(logits, targets, threshold, float(one))
+        if goal == SEPARATION
+        else likelihood(logits, targets, float(one))
+        for one in TEMPERATURES
+    ]
     return float(TEMPERATURES[int(np.argmax(scores))])
 
 
-def _likelihood(
-    logits: Floats, targets: NDArray[np.integer[Any]], threshold: float, temperature: float
-) -> float:
-    del threshold  # the shape of the other score
-    _, share = top1(logits, temperature)
-    right = logits[np.arange(len(targets)), targets]
-    return float(((right - logits.max(axis=1)) / temperature + np.log(share)).mean())
+def likelihood(logits: Floats, targets: NDArray[np.integer[Any]], temperature: float) -> float:
+    """Return the mean log-likelihood of the targets."""
+    scaled = logits.astype(np.float64) / temperature
+    scaled -= scaled.max(axis=1, keepdims=True)
+    logs = scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))
+    known = logs[np.arange(len(targets)), np.maximum(targets, 0)]
+    inside = targets >= 0
+    return float((known[inside].sum() + logs[~inside].mean(axis=1).sum()) / len(targets))
 
 
 def _separation(

@@ -84,6 +84,13 @@ class OnnxModel(Recipe):
         beside, more = read_beside(place, names)
         return LoadedOnnx(self, told, Weights(model, beside, (first, *more)), like)
 
+    def told(self) -> Told:
+        """Return what file and code say beside the weights; raises the `ModelError` family."""
+        try:
+            return self._told(read_model(self._place())[1])
+        except Unfit as error:
+            raise ModelMismatch(path=self.path, problem=str(error)) from error
+
     def _note(self, first: Stamp, about: About) -> list[str]:
         names = sorted(about.locations.union(metadata.libraries(about.properties)))
         self._beside = {first: names}

@@ -92,21 +92,50 @@ def _text(value: memoryview) -> str:
 
 def _fields(content: memoryview) -> Iterator[tuple[int, memoryview]]:
     """Yield number and content of each field; plain numbers are skipped, nothing here needs them."""
+    return ((number, value) for number, value, _ in _parts(content) if value is not None)
+
+
+def _parts(content: memoryview) -> Iterator[tuple[int, memoryview | None, int]]:
+    """Yield number, content (``None`` for a plain number) and end of each field."""
     at, end = 0, len(content)
     while at < end:
         key, at = _varint(content, at)
         wire = key & 7
         if wire == _VARINT:
             _, at = _varint(content, at)
+            yield key >> 3, None, at
             continue
         size = _LENGTHS.get(wire, -1)
         if wire == _BYTES:
             size, at = _varint(content, at)
         if size < 0 or at + size > end:
             raise Malformed("it is cut off or is no protobuf")
-        if wire == _BYTES:
-            yield key >> 3, content[at : at + size]
+        value = content[at : at + size] if wire == _BYTES else None
         at += size
+        yield key >> 3, value, at
+
+
+#: The number of the metadata of a model, in onnx.proto.
+_PROPERTY = 14
+
+
+def with_property(content: bytes, key: str, value: str) -> bytes:
+    """Return a model with an entry of its metadata set; all else is kept byte for byte."""
+    view, kept, at = memoryview(content), list[bytes | memoryview](), 0
+    for number, inner, end in _parts(view):
+        if not (number == _PROPERTY and inner is not None and _entry(inner)[0] == key):
+            kept.append(view[at:end])
+        at = end
+    entry = _field(1, key.encode()) + _field(2, value.encode())
+    return b"".join([*kept, _field(_PROPERTY, entry)])
+
+
+def _field(number: int, content: bytes) -> bytes:
+    size, rest = bytearray(), len(content)
+    while rest > 0x7F:  # noqa: PLR2004 - the last byte of a number has no high bit
+        size.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([number << 3 | _BYTES, *size, rest]) + content
 
 
 def _varint(content: memoryview, at: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,8 @@ class Kafka:
     def die(self, journal: Journal, consumer: Consumer) -> None:
         """Leave the group without a word to the index: its session would run out in real time."""
         poller = consumer._share.poller  # type: ignore[attr-defined]
-        poller._events = poller._events._replace(leaving=_say_nothing)
+        poller._loop = asyncio.new_event_loop()
+        poller._loop.close()  # nobody hears of it
         poller._stopped.set()
         poller._thread.join()
 
@@ -183,10 +184,6 @@ class Kafka:
         for name, module in sys.modules.items():
             if name.startswith("headrace.journal.") and hasattr(module, "OPEN_MAX"):
                 patch.setattr(module, "OPEN_MAX", offsets_max)
-
-
-def _say_nothing(partitions: list[int]) -> Coroutine[Any, Any, None]:
-    raise RuntimeError("dead")
 
 
 def _commands_of(member: Member) -> str:
