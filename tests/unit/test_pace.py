@@ -91,7 +91,7 @@ def test_alone_it_takes_batch_after_batch() -> None:
 
 
 def test_beside_live_work_it_rests_after_each_batch() -> None:
-    """Its share is a fifth of the time; handlers that take long are rested from for a bounded time."""
+    """Its share is a twentieth of the time; handlers that take long are rested from for a bounded time."""
 
     async def busy(batch_s: float) -> tuple[int, list[int]]:
         one, endless, clock = pace()

@@ -19,11 +19,12 @@ from headrace.runtime.worker import Worker
 BATCH_MAX = 64
 #: Live handlers that have taken something within this time are at work: then less is claimed at once.
 LIVE_MS = 1_000.0
-BATCH_BESIDE_LIVE_MAX = 32
-#: Beside them a replay rests after each batch, so many times as long as it took: a fifth of a core is its.
-REST_TIMES = 4
+BATCH_BESIDE_LIVE_MAX = 16
+#: Beside them a replay rests after each batch, so many times as long as it took: a twentieth of the time is
+#: its own, or one live event in twenty would feel it, and the p95 with it.
+REST_TIMES = 19
 #: So long at most, for the sake of handlers that take seconds.
-REST_MS_MAX = 100.0
+REST_MS_MAX = 250.0
 #: While live handlers have events in hand a batch waits this long at most, so that a replay beside work
 #: that never rests still gets on (20 batches a second).
 YIELD_MS_MAX = 50.0
@@ -47,6 +48,8 @@ class Pace:
         self._began_ns = 0
         self._live_taken = -1
         self._live_ns = 0
+        #: Events in hand.
+        self._aloft = 0
         self.claims_apart, self.settle_after_ms = consumer.claims_apart, consumer.settle_after_ms
 
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
@@ -57,6 +60,7 @@ class Pace:
         batch = await self._consumer.take(min(limit, self._batch_max()), version)
         if batch is not None:
             self._yields_ns, self._began_ns = 0, self._clock.boot_ns()
+            self._aloft += len(batch.rows)
             if self._rate is not None:
                 now = self._clock.boot_ns()
                 self._next_ns = max(now, self._next_ns) + int(len(batch.rows) * 1e9 / self._rate)
@@ -90,6 +94,7 @@ class Pace:
         """Commit outcomes; the next batch is claimed by itself, when its time has come."""
         del limit
         settled = await self._consumer.settle(parts)
+        self._aloft -= sum(len(outcome) for _, outcome in parts)
         now = self._clock.boot_ns()
         if self._beside_live():
             rest_ns = min(REST_TIMES * (now - self._began_ns), int(REST_MS_MAX * 1e6))
@@ -99,7 +104,12 @@ class Pace:
     async def wait(self, seconds: float) -> None:
         """Return when there may be something to take."""
         pause_s, self._pause_s = self._pause_s, 0.0
-        await self._consumer.wait(min(seconds, pause_s) if pause_s else seconds)
+        if pause_s and not self._aloft:
+            await self._clock.sleep(
+                min(seconds, pause_s)
+            )  # commits of live work do not wake it: that costs both
+        else:
+            await self._consumer.wait(min(seconds, pause_s) if pause_s else seconds)
 
     def more(self) -> bool:
         """Return whether `take` may find something at once."""
