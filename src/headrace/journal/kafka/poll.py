@@ -283,7 +283,7 @@ class Poller:
         asked = [TopicPartition(self.topic.name, partition) for partition in partitions]
         try:
             consumer.committed(asked, timeout=REQUEST_TIMEOUT_S)
-        except KafkaException as fault:  # left to itself it would leave the library's call as no exception at all
+        except KafkaException as fault:  # raised through the library it would be no exception any more
             raise coded(fault, self._address, self._doing) from fault
         found = self._read_ledger(set(partitions))
         return [self._start_of(partition, found.get(partition)) for partition in partitions]
