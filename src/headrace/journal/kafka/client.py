@@ -73,7 +73,7 @@ _LEASE = (
 
 
 _HINT = "see whether the brokers run and can be reached from here; workers connect again by themselves"
-#: Of what committed readers cannot get at: brokers that died between a decision and its markers may leave it so.
+#: For what committed readers cannot reach: brokers that died before the markers of a transaction leave it so.
 STUCK = "if it stays so a transaction hangs: kafka-transactions.sh find-hanging names it, abort ends it"
 #: Errors of a reader beside the groups that say nothing: the end of a partition, and that the group which the
 #: library asks for in vain may not be used.
