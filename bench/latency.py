@@ -125,7 +125,9 @@ class Seen:
         self._took: list[int] = []
 
     def __call__(self, routed: Routed) -> None:
-        """Note one result."""
+        """Note one result; what was published before the windows has no time."""
+        if not routed.sent_ns:
+            return
         self._took.append(now_ns() - routed.sent_ns)
         if len(self._took) == self._window.events:
             self._pipe.send(self._took)

@@ -30,6 +30,7 @@ from headrace.ports import (
     CARE_FAILPOINTS,
     FAILPOINTS,
     KAFKA_FAILPOINTS,
+    REPLAY_FAILPOINTS,
     Chance,
     Faults,
     LoadedModel,
@@ -274,7 +275,7 @@ class FailAt:
 
 
 def _check(point: str) -> None:
-    if point not in FAILPOINTS + CARE_FAILPOINTS + KAFKA_FAILPOINTS:
+    if point not in FAILPOINTS + CARE_FAILPOINTS + REPLAY_FAILPOINTS + KAFKA_FAILPOINTS:
         raise errors.SettingInvalid(
             name="failpoint", origin="the test", problem=f"{point!r} is not one of them"
         )

@@ -43,6 +43,11 @@ def journal_of(settings: Settings, world: World) -> Journal:
     return _in_file(SqliteJournal, settings, world)
 
 
+def can_replay(settings: Settings) -> bool:
+    """Return whether history can be run through a version on the journal that the settings name."""
+    return not settings.journal.startswith(_KAFKA)
+
+
 def index_of(settings: Settings, world: World) -> Index:
     """Return the index beside a journal on Kafka, not opened yet."""
     if settings.index.startswith(_POSTGRES):

@@ -43,6 +43,8 @@ class Can(NamedTuple):
     failpoints: bool = True
     #: Publishes wait in a queue of ours (else in that of a client library).
     queues_publishes: bool = True
+    #: History can be run through a version.
+    replays: bool = True
 
 
 class Kind(Protocol):

@@ -174,6 +174,10 @@ class SqliteLedger:
         """Return the offset that a dead letter is about."""
         return self._rows("SELECT seq FROM dead WHERE id = ?", (letter,))[0][0]
 
+    def sub_of(self, letter: int) -> int:
+        """Return the subscription that a dead letter belongs to."""
+        return int(self._rows("SELECT sub FROM dead WHERE id = ?", (letter,))[0][0])
+
     def places(self, topic: int) -> dict[int, int]:
         """Return the place of every event of a topic by its offset."""
         return dict(self._rows("SELECT seq, tp FROM event WHERE tp >> 10 = ?", (topic,)))
@@ -184,13 +188,13 @@ class SqliteLedger:
         return found or next((v for after, v in reversed(self.ranges(sub, place)) if after < offset), None)
 
     def children(self) -> Counter[tuple[bytes, str, str]]:
-        """Return how often each (parent, handler with declared version, model) has an event of its own."""
+        """Return how often each (parent, handler with declared version, model) has a live event of it."""
         stamps = {n: decode_stamp(value) for n, value in self._rows("SELECT id, value FROM stamp", ())}
         found: Counter[tuple[bytes, str, str]] = Counter()
         for (packed,) in self._rows("SELECT head FROM event ORDER BY seq", ()):
             head = decode_head(packed)
             stamp = stamps[head.stamp]
-            if stamp.handler is not None:
+            if stamp.handler is not None and stamp.side is None:
                 found[head.parents[0], stamp.handler, stamp.model or ""] += 1
         return found
 
@@ -212,10 +216,12 @@ class SqliteLedger:
                     for told in self._partition(sub, place, at, mine)
                 ]
             found += [f"subscription {sub}: {told}" for told in self._versions(sub)]
-        return found
+        return found + self.twice()
 
     def _partition(self, sub: int, place: int, at: Position, opened: dict[int, str]) -> Iterator[str]:
+        given = self._given(sub, place)
         offsets = [row[0] for row in self._rows("SELECT seq FROM event WHERE tp = ?", (place,))]
+        offsets = [seq for seq in offsets if given is None or seq in given]
         passed = {seq for seq in offsets if at.start < seq <= at.high}
         running = {seq for seq, state in opened.items() if state == "running"}
         flying = {seq for seq in passed if seq > at.claimed_after} - opened.keys()
@@ -224,7 +230,8 @@ class SqliteLedger:
         if at.taken != at.running + waiting + at.done + at.dead + at.expired:
             yield f"taken {at.taken} is not running {at.running} + waiting {waiting} + closed ({at})"
         published += at.gone
-        if published != untaken + at.taken:
+        # What is gone of a replay's history is not counted.
+        if published > untaken + at.taken or (given is None and published != untaken + at.taken):
             yield f"published {published} is not untaken {untaken} + taken {at.taken}"
         if at.running != len(running) + len(flying):
             yield f"running {at.running}, in hand are {sorted(running | flying)}"
@@ -254,6 +261,34 @@ class SqliteLedger:
             not at.start <= after <= at.high for after in afters
         ):
             yield f"ranges after {afters} do not cover {sorted(passed)} of ({at.start}, {at.high}]"
+
+    def _given(self, sub: int, place: int) -> set[int] | None:
+        """Return the offsets that a replay was allotted; ``None`` for a live subscription: all there are."""
+        if not self._rows("SELECT 1 FROM replay WHERE sub = ?", (sub,)):
+            return None
+        found = self._rows("SELECT after, upto FROM allotted WHERE sub = ? AND tp = ?", (sub, place))
+        return {seq for after, upto in found for seq in range(after + 1, upto + 1)}
+
+    def finished(self, sub: int) -> dict[int, str]:
+        """Return what a subscription has finished without a dead letter: offset, name of the version."""
+        opened, dead = self.opened(sub), {seq for seq, *_ in self.dead(sub)}
+        found: dict[int, str] = {}
+        for place, at in self.positions(sub).items():
+            given = self._given(sub, place)
+            for (seq,) in self._rows("SELECT seq FROM event WHERE tp = ?", (place,)):
+                closed = at.start < seq <= at.claimed_after and seq not in opened and seq not in dead
+                if closed and (given is None or seq in given):
+                    found[seq] = self.version_of(sub, place, seq) or "?"
+        return found
+
+    def twice(self) -> list[str]:
+        """Return every event that a version has finished twice, live and in replays that share the ledger."""
+        counts: Counter[tuple[int, int, str]] = Counter()
+        sql = """SELECT id, handler FROM subscription
+                 WHERE id NOT IN (SELECT sub FROM replay WHERE again NOT NULL)"""
+        for sub, handler in self._rows(sql, ()):
+            counts.update((handler, seq, version) for seq, version in self.finished(sub).items())
+        return [f"offset {seq}: {count} times by {by}" for (_, seq, by), count in counts.items() if count > 1]
 
     def _versions(self, sub: int) -> Iterator[str]:
         opened = self.opened(sub)

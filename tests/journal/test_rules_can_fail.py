@@ -22,6 +22,7 @@ from tests.journal import (
     test_outcomes,
     test_publish,
     test_redrive,
+    test_replay,
     test_retention,
     test_takeover,
     test_versions,
@@ -30,12 +31,13 @@ from tests.journal.journals import Sqlite, SqliteMemory
 from tests.journal.lab import Content, Lab
 
 from headrace.errors import HeadraceError
-from headrace.journal import consumer
+from headrace.journal import consumer, replay_consumer, replay_plan
 from headrace.journal.append import Appender
 from headrace.journal.held import Held
 from headrace.journal.queries import load
 
 Patch = pytest.MonkeyPatch
+REPLAY = "replay.sql"
 
 
 FAILURES = (AssertionError, HeadraceError, apsw.ConstraintError, pytest.fail.Exception)
@@ -106,7 +108,7 @@ MUTATIONS = [
     ),
     Mutation(
         "only the active version claims",
-        sql("active", "handler.active FROM", "(SELECT min(id) FROM version) FROM"),
+        sql("active", "handler.active)", "(SELECT min(id) FROM version))"),
         test_versions.test_only_the_active_version_claims,
     ),
     Mutation(
@@ -220,13 +222,83 @@ MUTATIONS = [
         lambda patch: patch.setattr(Held, "may_run", _blind_to_redrives(Held.may_run)),
         test_redrive.test_a_redriven_event_waits_for_its_key,
     ),
+    Mutation(
+        "what a version has handled live is not allotted",
+        sql("ranges", "WHERE sub = ?", "WHERE 0 AND sub = ?", REPLAY),
+        test_replay.test_what_the_version_has_handled_live_is_passed_over,
+    ),
+    Mutation(
+        "exceptions count where they belong when history is allotted",
+        sql("exceptions", "WHERE sub = ?", "WHERE 0 AND sub = ?", REPLAY),
+        test_replay.test_what_the_version_has_handled_live_is_passed_over,
+    ),
+    Mutation(
+        "what is open live is not allotted",
+        sql("open", "WHERE sub = ?", "WHERE 0 AND sub = ?", REPLAY),
+        test_replay.test_what_is_not_finished_live_is_passed_over,
+    ),
+    Mutation(
+        "dead letters of the version are not allotted",
+        sql("dead", "WHERE sub = ?", "WHERE 0 AND sub = ?", REPLAY),
+        test_replay.test_dead_letters_of_another_version_are_replayed_and_its_own_are_not,
+    ),
+    Mutation(
+        "what another replay was allotted is not allotted",
+        sql("taken", "WHERE subscription", "WHERE 0 AND subscription", REPLAY),
+        test_replay.test_two_orders_share_no_event,
+    ),
+    Mutation(
+        "a replay goes on with an unfinished one of the same order",
+        sql("same", "WHERE subscription", "WHERE 0 AND subscription", REPLAY),
+        test_replay.test_two_workers_share_a_replay,
+    ),
+    Mutation(
+        "a plan is made again under the lock",
+        lambda patch: patch.setattr(replay_plan.Ground, "only", lambda _, earlier: earlier),
+        test_replay.test_a_plan_is_made_again_when_a_dead_letter_is_redriven_meanwhile,
+    ),
+    Mutation(
+        "a replay takes only what it was allotted",
+        sql("claim_rows", "AND seq <= ( SELECT upto", "AND 0 <= ( SELECT upto", REPLAY),
+        test_replay.test_a_replay_whose_worker_died_goes_on,
+    ),
+    Mutation(
+        "after a crash a replay runs again only what it was allotted",
+        sql("open_recover_range", "AND (NOT EXISTS", "AND (1 OR NOT EXISTS"),
+        test_replay.test_a_replay_whose_worker_died_goes_on,
+    ),
+    Mutation(
+        "a live redrive is refused while a replay of the version has the event",
+        sql("replay_has", "WHERE subscription", "WHERE 0 AND subscription"),
+        test_replay.test_a_redrive_is_refused_when_the_version_has_the_event_elsewhere,
+    ),
+    Mutation(
+        "a redrive in a replay is refused when live has the event",
+        sql("live_has", "WHERE subscription", "WHERE 0 AND subscription"),
+        test_replay.test_a_redrive_is_refused_when_the_version_has_the_event_elsewhere,
+    ),
+    Mutation(
+        "a redriven event does not come to a version that has it in a replay",
+        lambda patch: patch.setattr(consumer, "less_replayed", lambda *told: told[5]),
+        test_replay.test_a_redriven_event_whose_version_changes_meanwhile_is_not_handled_twice,
+    ),
+    Mutation(
+        "a version that was only tried is no roll-back",
+        sql("version_get", "trial FROM", "0 FROM"),
+        test_replay.test_a_version_that_was_only_tried_becomes_active_when_a_worker_brings_it,
+    ),
+    Mutation(
+        "what follows ends at the first event that is open",
+        lambda patch: patch.setattr(replay_consumer.ReplayScan, "_upto", lambda _self, _tp, cursor: cursor),
+        test_replay.test_what_is_open_when_a_replay_begins_to_follow_comes_later,
+    ),
 ]
 
 
 MUTATIONS += [
     Mutation(
         "retention waits for what is not taken, or in hand",
-        sql("held", "event.seq > position.claimed_after OR", "0 OR", "removal.sql"),
+        sql("held", "event.seq > position.claimed_after AND", "0 AND", "removal.sql"),
         test_retention.test_the_slowest_handler_counts,
     ),
     Mutation(

@@ -29,6 +29,10 @@ SCRIPTS = {
         ("--rounds", "1", "--events", "2000", "--slice", "100"),
         {"sizes", "handled_per_s", "drop", "rss_mib"},
     ),
+    "replay": (
+        ("--rounds", "1", "--seconds", "0.5", "--rate", "50", "--events", "4000"),
+        {"p95_ms", "with_replay_p95_ms", "ratio", "replayed_per_s"},
+    ),
     "start": (
         ("--rounds", "1", "--starts", "1"),
         {"import_ms", "first_event_ms"},

@@ -161,7 +161,7 @@ def test_a_person_is_asked(
 
 def test_a_version_is_activated_by_a_part_of_its_name(capsys: Capture, journal: str) -> None:
     """The version takes events from now on; one that is not known is a no."""
-    change(journal, "INSERT INTO version VALUES (9, 1, '2024-beta', 0, 0)")
+    change(journal, "INSERT INTO version VALUES (9, 1, '2024-beta', 0, 0, 0)")
 
     ran = here(capsys, "model", "activate", "shop.pack", "2024", "--json")
     wrong = here(capsys, "model", "activate", "shop.pack", "3000")

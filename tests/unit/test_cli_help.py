@@ -32,7 +32,7 @@ def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 COMMANDS = dict(commands(typer.main.get_command(tree())))
 NAMES = (
-    *("demo", "new", "dev", "run", "publish", "tail", "show", "why", "status", "check"),
+    *("demo", "new", "dev", "run", "publish", "tail", "show", "why", "status", "check", "replay"),
     *("compact", "backup", "erase", "copy", "settings", "doctor", "explain", "completion", "cheat"),
 )
 

@@ -393,7 +393,7 @@ def test_history_counts_by_version_and_partition(capsys: Capture, journal: str) 
     (found,) = here(capsys, "model", "history", "pack", "--journal", journal, "--json").document
     text = here(capsys, "model", "history", "--journal", journal)
 
-    assert found["versions"] == [{"version": "1", "handled": HANDLED}]
+    assert found["versions"] == [{"version": "1", "handled": HANDLED, "replayed": 0}]
     assert sum(one["handled"] for one in found["ranges"]) == HANDLED
     assert (found["neither"], found["both"]) == (0, 0)
     assert f"taken {HANDLED}, unfinished 0, by neither 0, by both 0: sound" in text.out

@@ -26,6 +26,7 @@ stamps = st.builds(
     st.just("application/json"),
     st.none() | names,
     st.none() | names,
+    st.none() | names,
 )
 #: A trace of zeros is none (W3C Trace Context), so it does not come back.
 traces = ids.filter(any)

@@ -236,7 +236,7 @@ def test_an_event_older_than_the_start_is_skipped(path: str, reader: Reader) -> 
 
 def test_history_counts_each_event_once(path: str, reader: Reader) -> None:
     """What was taken is handled by one version or unfinished; an exception counts where it belongs."""
-    change(path, "INSERT INTO version VALUES (9, 1, '2', 0, 0)")
+    change(path, "INSERT INTO version VALUES (9, 1, '2', 0, 0, 0)")
     change(path, "INSERT INTO exception SELECT 1, tp, seq, 9 FROM event WHERE seq = 2")
 
     (found,) = histories(reader, "pack")

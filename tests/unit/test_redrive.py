@@ -93,20 +93,16 @@ def test_what_is_refused_says_why_and_changes_nothing(db: Connection, path: str,
     assert redrive.refusals(db, [4])[0].problem == "shop.pack has no active version"
 
 
-def test_what_the_active_version_has_finished_elsewhere_is_refused(db: Connection, path: str) -> None:
-    """A replay in which the version has finished the event: it never handles an event twice."""
-    change(path, "INSERT INTO subscription VALUES (50, 1, 1, 'replay', 0)")
-    change(
-        path,
-        "INSERT INTO position (sub, tp, start, high, claimed_after, taken, done)"
-        " SELECT 50, tp, 0, 1000, 1000, 1, 1 FROM dead WHERE id = 1",
-    )
-    change(path, "INSERT INTO range SELECT 50, tp, 0, 1, 0 FROM dead WHERE id = 1")
+def test_what_the_active_version_has_elsewhere_is_refused(db: Connection, path: str) -> None:
+    """A replay of that version has the event, or has finished it: no version handles an event twice."""
+    change(path, "INSERT INTO subscription VALUES (50, 1, 1, 'replay:50', 0)")
+    change(path, "INSERT INTO replay VALUES (50, 1, 'replay', NULL, '{}', 0, 1, '{}', 0, 0)")
+    change(path, "INSERT INTO allotted SELECT 50, tp, seq - 1, seq FROM dead WHERE id = 1")
 
     assert asyncio.run(redrive.redrive(db, [1]))[0].problem == (
-        "the active version of shop.pack has finished its event in a replay"
+        "the active version of shop.pack has its event in a replay, or has finished it there"
     )
-    change(path, "UPDATE range SET version = 99 WHERE sub = 50")
+    change(path, "UPDATE replay SET version = 99")
     assert asyncio.run(redrive.redrive(db, [1])) == [redrive.Decided(1)]
 
 

@@ -99,7 +99,7 @@ def _ls(
         ("ID", "DIED", "HANDLER", "TYPE", "REASON", "CODE", "ATTEMPTS", "FATE", "ERROR"),
         [
             (
-                one.id, f"{one.died:%Y-%m-%d %H:%M:%S}", one.handler, one.type, one.reason, one.code,
+                one.id, f"{one.died:%Y-%m-%d %H:%M:%S}", _whose(one), one.type, one.reason, one.code,
                 one.attempts, _fate(one), shortened(one.error.replace("\n", " "), room),
             )
             for one in found
@@ -107,6 +107,10 @@ def _ls(
         numbers=(0, 6),
     )  # fmt: skip
     return Exit.DONE
+
+
+def _whose(one: Letter) -> str:
+    return f"{one.handler} ({one.replay})" if one.replay else one.handler
 
 
 def _fate(one: Letter) -> str:
@@ -142,6 +146,7 @@ def _put_letter(one: Letter) -> None:
         {
             "reason": f"{one.reason} [{one.code}]",
             "handler": f"{one.handler}, version {one.version}",
+            "replay": one.replay,
             "died": iso(one.died),
             "attempts": one.attempts,
             "process died": one.crashes or None,
@@ -168,6 +173,7 @@ def _entry(one: Letter, *, whole: bool = False) -> dict[str, Any]:
         "died": one.died,
         "handler": one.handler,
         "version": one.version,
+        "replay": one.replay or None,
         "type": one.type,
         "event_id": one.event.envelope.event_id,
         "topic": one.event.envelope.topic,

@@ -34,6 +34,7 @@ def event_json(event: StoredEvent) -> dict[str, Any]:
         "tracestate": one.tracestate,
         "principal": one.principal,
         "handler": one.handler,
+        "side": one.side,
         "model": one.model,
         "confidence": one.confidence,
         "lane": one.lane,
@@ -85,6 +86,7 @@ def put_event(event: StoredEvent) -> None:
             "time": clock_text(one.time),
             "published by": None if one.handler else f"{one.principal or '?'} ({one.source})",
             "emitted by": one.handler,
+            "side": one.side,
             "model": one.model,
             "confidence": None if one.confidence is None else f"{one.confidence:.3f}",
             "caused by": ", ".join(str(parent) for parent in one.parent_ids),
@@ -148,6 +150,8 @@ def tree_lines(events: Sequence[StoredEvent], here: UUID) -> Iterator[str]:
         waited = after_ms(event, times)
         branch = f"{'   ' * (level - 1)}└─ " if level else ""
         told = [_maker(one)]
+        if one.side is not None:
+            told.append(paint(f"side {plain(one.side)}", "cyan"))
         if waited is not None:
             told.append(f"after {waited:,.1f} ms")
         if one.confidence is not None:

@@ -11,7 +11,8 @@ from headrace.cli.output import Exit, confirmed, counted, put, put_json, put_tab
 
 if TYPE_CHECKING:
     from headrace.ports.care import Retired
-    from headrace.ports.look import Look, Progress, RetiredOne
+    from headrace.ports.history import RetiredOne
+    from headrace.ports.look import Look, Progress
 
 
 def add_to(top: typer.Typer) -> None:

@@ -33,6 +33,7 @@ COMMANDS = (
     "check",
     "dlq",
     "model",
+    "replay",
     "handler",
     "compact",
     "backup",

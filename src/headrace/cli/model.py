@@ -64,7 +64,9 @@ def _put_text(one: History) -> None:
     active = one.active.name if one.active else "none"
     put(f"{paint(one.handler, 'bold')}: active version {active}")
     for version in one.versions:
-        put(f"  {version.name} has handled {one.handled[version.id]:,}")
+        replayed = one.replayed.get(version.id, 0)
+        beside = f", and {replayed:,} in replays" if replayed else ""
+        put(f"  {version.name} has handled {one.handled[version.id]:,}{beside}")
     fine = not (one.neither or one.both)
     open_sum = f"taken {one.taken:,}, unfinished {one.unfinished:,}"
     sums = f"{open_sum}, by neither {one.neither:,}, by both {one.both:,}"
@@ -94,7 +96,14 @@ def _entry(one: History) -> dict[str, Any]:
     return {
         "handler": one.handler,
         "active_version": one.active.name if one.active else None,
-        "versions": [{"version": known.name, "handled": one.handled[known.id]} for known in one.versions],
+        "versions": [
+            {
+                "version": known.name,
+                "handled": one.handled[known.id],
+                "replayed": one.replayed.get(known.id, 0),
+            }
+            for known in one.versions
+        ],
         "taken": one.taken,
         "unfinished": one.unfinished,
         "neither": one.neither,

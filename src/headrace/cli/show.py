@@ -63,6 +63,7 @@ def _document(event: StoredEvent, chain: list[StoredEvent], *, whole: bool) -> d
             "parent_ids": list(one.parent_ids),
             "depth": one.depth,
             "handler": one.handler,
+            "side": one.side,
             "model": one.model,
             "confidence": one.confidence,
             "time": one.time,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -11,10 +11,13 @@ from headrace.cli.options import Index, Journal, Json, examples
 from headrace.cli.output import Exit, counted, paint, put, put_json, put_table, warn
 
 if TYPE_CHECKING:
-    from headrace.ports.look import Look, Owner, Progress, Topic, Violation
+    from headrace.ports.look import Look, Owner, Progress, Replayed, Topic, Violation
 
 EQUATION = "published = waiting + running + parked + done + dead + expired"
 _EPILOG = examples("headrace status", "headrace status --json", "headrace status --verify")
+_REPLAY_HEAD = (
+    "REPLAY", "RESULTS", "ALLOTTED", "WAITING", "RUNNING", "DONE", "DEAD", "EMITTED", "VERSION", "STANDS",
+)  # fmt: skip
 _HEAD = (
     "HANDLER", "PUBLISHED", "WAITING", "RUNNING", "PARKED", "DONE", "DEAD", "EXPIRED", "VERSION", "OWNERS",
 )  # fmt: skip
@@ -41,21 +44,33 @@ def _status(
     from headrace.ports.look import moment
     from headrace.world import SystemClock
 
-    async def look(at: Look) -> tuple[str, list[Progress], list[Topic], list[Violation] | None]:
+    async def look(at: Look) -> _Found:
         violations = await at.violations() if verify else None
-        return at.address, await at.progress(), await at.topics(), violations
+        return _Found(at.address, await at.progress(), await at.replays(), await at.topics(), violations)
 
-    path, found, stored, violations = looked(journal, index, look)
+    found = looked(journal, index, look)
     now = moment(SystemClock().wall_us())
     if as_json:
-        put_json(_document(path, found, stored, violations, now))
+        put_json(_document(found, now))
     else:
-        _put_text(path, found, stored, now)
-        _put_violations(violations)
-    return Exit.NO if violations else Exit.DONE
+        _put_text(found.address, found.handlers, found.topics, now, found.replays)
+        _put_violations(found.violations)
+    return Exit.NO if found.violations else Exit.DONE
 
 
-def _put_text(path: str, found: list[Progress], stored: list[Topic], now: datetime) -> None:
+class _Found(NamedTuple):
+    """What the journal says."""
+
+    address: str
+    handlers: list[Progress]
+    replays: list[Replayed]
+    topics: list[Topic]
+    violations: list[Violation] | None
+
+
+def _put_text(
+    path: str, found: list[Progress], stored: list[Topic], now: datetime, replays: list[Replayed]
+) -> None:
     events = sum(topic.events for topic in stored)
     put(f"journal {path}: {counted(events, 'event')} in {counted(len(stored), 'topic')}")
     put()
@@ -71,16 +86,46 @@ def _put_text(path: str, found: list[Progress], stored: list[Topic], now: dateti
         for line in _notes(one, now):
             put(f"  {one.handler}: {line}")
     handled = {one.topic for one in found}
+    sides = tuple(f".side.{one.side}" for one in replays if one.side is not None)
     for topic in stored:
         if topic.name not in handled:
-            put(f"  topic {topic.name}: {counted(topic.events, 'event')}, and no handler{_kept(topic)}")
+            what = "results of a replay" if topic.name.endswith(sides) else "and no handler"
+            put(f"  topic {topic.name}: {counted(topic.events, 'event')}, {what}{_kept(topic)}")
         elif _kept(topic):
             put(f"  topic {topic.name}: {counted(topic.events, 'event')}{_kept(topic)}")
     put()
+    if replays:
+        _put_replays(replays)
     if all(one.sound for one in found):
         put(f"{EQUATION}: {paint('holds', 'green')}")
     else:
         put(f"{EQUATION}: {paint('does not hold', 'red')}; see `headrace status --verify`")
+
+
+def _put_replays(replays: list[Replayed]) -> None:
+    rows = [
+        (
+            one.handler, _results(one), one.allotted, one.waiting,
+            one.running, one.done, one.dead, one.emitted, one.version.name if one.version else "-",
+            _stands(one),
+        )
+        for one in replays
+    ]  # fmt: skip
+    put_table(_REPLAY_HEAD, rows, numbers=range(2, 8))
+    put()
+
+
+def _results(one: Replayed) -> str:
+    where = "live topics" if one.side is None else f"side {one.side}"
+    return f"{where}, again {one.again}" if one.again else where
+
+
+def _stands(one: Replayed) -> str:
+    """Say whether a replay is complete, or who is at it."""
+    owners = _owners(one)
+    if owners == "-":
+        owners = "complete" if one.complete else "nobody is at it"
+    return f"follows, {owners}" if one.follow else owners
 
 
 def _kept(topic: Topic) -> str:
@@ -94,7 +139,7 @@ def _kept(topic: Topic) -> str:
     return f", kept for {' and '.join(bounds)}" if bounds else ""
 
 
-def _owners(one: Progress) -> str:
+def _owners(one: Progress | Replayed) -> str:
     told = [f"{_who(owner)} ({owner.partitions})" for owner in one.owners if owner.alive]
     lost = sum(owner.partitions for owner in one.owners if not owner.alive)
     return ", ".join(told + ([f"lease run out ({lost})"] if lost else [])) or "-"
@@ -133,22 +178,22 @@ def _put_violations(violations: list[Violation] | None) -> None:
         warn(f"verify: {one.rule}: {one.where}")
 
 
-def _document(
-    path: str,
-    found: list[Progress],
-    stored: list[Topic],
-    violations: list[Violation] | None,
-    now: datetime,
-) -> dict[str, Any]:
+def _document(found: _Found, now: datetime) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "journal": path,
-        "sound": all(one.sound for one in found),
-        "subscriptions": [_entry(one, now) for one in found],
-        "topics": [one._asdict() for one in stored],
+        "journal": found.address,
+        "sound": all(one.sound for one in found.handlers),
+        "subscriptions": [_entry(one, now) for one in found.handlers],
+        "replays": [_replay_entry(one) for one in found.replays],
+        "topics": [one._asdict() for one in found.topics],
     }
-    if violations is not None:
-        document["violations"] = [one._asdict() for one in violations]
+    if found.violations is not None:
+        document["violations"] = [one._asdict() for one in found.violations]
     return document
+
+
+def _replay_entry(one: Replayed) -> dict[str, Any]:
+    told = one._asdict() | {"version": one.version.name if one.version else None}
+    return told | {"owners": [owner._asdict() for owner in one.owners]}
 
 
 def _entry(one: Progress, now: datetime) -> dict[str, Any]:

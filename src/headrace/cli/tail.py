@@ -27,6 +27,7 @@ _EPILOG = examples(
     "headrace tail --from 2026-05-04T09:00 --to 2026-05-04T09:05 --key ada",
     "headrace tail --from 15m --type Routed --where intent=translate",
     "headrace tail --chain 01a22a41-9f19-79cd --follow",
+    "headrace tail --side trial",
     "headrace tail --from 1 --limit 100 --jsonl | jq .payload",
 )
 
@@ -65,6 +66,10 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
             help="End before this time, or with this offset.",
         ),
     ] = None,
+    side: Annotated[
+        str | None,
+        typer.Option("--side", metavar="NAME", show_default=False, help="What replays put on this side."),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Print at most so many.", show_default=False)
     ] = None,
@@ -75,7 +80,8 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
 ) -> int:  # fmt: skip
     """Print events in commit order; without a beginning the last ten.
 
-    On Kafka order holds within a partition.
+    What a replay has put on a side is left out, unless the side or its topic is named. On Kafka order holds
+    within a partition.
     """
     from headrace.cli.access import looked
     from headrace.world import SystemClock
@@ -84,7 +90,7 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
         raise errors.CommandInvalid(problem="--to ends, and --follow does not", hint="drop one of them")
     now_us = SystemClock().wall_us()
     begin, end = bound_of("--from", first, now_us), bound_of("--to", last, now_us)
-    wanted = Wanted(topic, kind, key, tuple(map(_condition, where or ())), begin, end)
+    wanted = Wanted(topic, kind, key, tuple(map(_condition, where or ())), begin, end, side)
 
     async def look(at: Look) -> None:
         await _warn_of_topic(at, topic)
@@ -154,6 +160,8 @@ class Wanted:
     conditions: tuple[tuple[tuple[str, ...], str], ...] = ()
     begin: Bound = EVER
     end: Bound = EVER
+    #: Results of replays on this side; ``None`` = what is live, or all there is of a topic that is named.
+    side: str | None = None
     chain: UUID | None = None
 
     def fits(self, event: StoredEvent) -> bool:
@@ -164,6 +172,7 @@ class Wanted:
             and self.kind in (None, one.type)
             and self.key in (None, one.key)
             and self.chain in (None, one.causality_id)
+            and (one.side == self.side or (self.side is None and self.topic is not None))
             and self._in_time(event)
             and all(_value_at(event.payload, path) == value for path, value in self.conditions)
         )

@@ -53,7 +53,8 @@ def _put_text(event: StoredEvent, told: list[Standing], now: datetime) -> None:
     if not told:
         put(f"  no handler has ever subscribed to topic {one.topic}")
     for standing in told:
-        put(f"  {standing.handler}: {paint(standing.state, 'bold')}")
+        where = f" ({plain(standing.replay)})" if standing.replay else ""
+        put(f"  {standing.handler}{where}: {paint(standing.state, 'bold')}")
         for line in sentences(standing, now):
             put(f"    {plain(line)}")
 
@@ -130,6 +131,8 @@ def _workers(one: Standing) -> list[str]:
     """Say who could take it, or that nobody can."""
     if one.owner is not None and one.owner.alive:
         return [f"Its partition is with a worker{_pid(one)}."]
+    if one.replay:
+        return ["Its replay does not run at present: `headrace replay` with the same options goes on."]
     if not one.workers:
         return ["No worker is alive: start one with `headrace run`."]
     if one.serving:
@@ -162,6 +165,7 @@ def _expired(one: Standing) -> list[str]:
 def _entry(one: Standing, told: list[str]) -> dict[str, Any]:
     return {
         "handler": one.handler,
+        "replay": one.replay or None,
         "state": str(one.state),
         "because": told,
         "version": one.version.name if one.version else None,

@@ -9,8 +9,14 @@ from headrace.event.envelope import Head, Stamp
 
 encode_head = msgspec.msgpack.Encoder().encode
 decode_head = msgspec.msgpack.Decoder(Head).decode
-encode_stamp = msgspec.msgpack.Encoder().encode
+_encode_stamp = msgspec.msgpack.Encoder().encode
 decode_stamp = msgspec.msgpack.Decoder(Stamp).decode
+
+
+def encode_stamp(stamp: Stamp) -> bytes:
+    """Return a stamp as it is stored; what is live has no word of a side."""
+    return _encode_stamp(stamp if stamp.side is not None else stamp[:-1])
+
 
 #: xxh3-128 of payload bytes, 16 bytes: what `input_hash` holds.
 payload_hash = xxhash.xxh3_128_digest

@@ -23,9 +23,13 @@ Headers = Sequence[tuple[str, bytes | None]]
 ESCAPE = "h_"
 _ATTRIBUTES = (
     "specversion", "type", "source", "schemaversion", "handler", "model", "id", "time", "depth", "principal",
-    "parentids", "causalityid", "inputhash", "confidence", "lane",
+    "parentids", "causalityid", "inputhash", "confidence", "lane", "side",
 )  # fmt: skip
 _OWN = frozenset({"content-type", "traceparent", "tracestate", *(f"ce_{name}" for name in _ATTRIBUTES)})
+#: What a stamp is made of.
+_STAMPED = (
+    "ce_type", "ce_source", "ce_schemaversion", "content-type", "ce_handler", "ce_model", "ce_side",
+)  # fmt: skip
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Magic byte and schema number in front of what serialisers of a schema registry write.
 FRAME_BYTES = 5
@@ -73,6 +77,8 @@ def write_stamp(stamp: Stamp) -> list[tuple[str, bytes]]:
         found.append(("ce_handler", stamp.handler.encode()))
     if stamp.model is not None:
         found.append(("ce_model", stamp.model.encode()))
+    if stamp.side is not None:
+        found.append(("ce_side", stamp.side.encode()))
     return found
 
 
@@ -141,10 +147,7 @@ def _found(record: Record, given: dict[str, bytes], default: Stamp) -> Found:
     """Hot path: what is as we write it is read by position, all else by `_Reader`, which names faults."""
     get, reader = given.get, _Reader(given)
     schema = get("ce_schemaversion")
-    stamp = _stamp(
-        get("ce_type"), get("ce_source"), schema, get("content-type"), get("ce_handler"), get("ce_model"),
-        default,
-    )  # fmt: skip
+    stamp = _stamp(tuple(map(get, _STAMPED)), default)
     event_id = _plain_id(get("ce_id")) or _event_id(reader, record, stamp.source)
     trace = parse_traceparent(reader.text("traceparent"), reader.text("tracestate"))
     if trace is None:  # an event without a trace begins one that every reader finds alike
@@ -174,19 +177,8 @@ def _found(record: Record, given: dict[str, bytes], default: Stamp) -> Found:
 
 
 @lru_cache(maxsize=1_024)  # a topic has a few: one for each version of each handler that writes to it
-def _stamp(
-    kind: bytes | None,
-    source: bytes | None,
-    schema: bytes | None,
-    content_type: bytes | None,
-    handler: bytes | None,
-    model: bytes | None,
-    default: Stamp,
-) -> Stamp:
-    given = {
-        "ce_type": kind, "ce_source": source, "ce_schemaversion": schema, "content-type": content_type,
-        "ce_handler": handler, "ce_model": model,
-    }  # fmt: skip
+def _stamp(values: tuple[bytes | None, ...], default: Stamp) -> Stamp:
+    given = dict(zip(_STAMPED, values, strict=True))
     reader = _Reader({name: value for name, value in given.items() if value is not None})
     return Stamp(
         reader.text("ce_type") or default.type,
@@ -195,6 +187,7 @@ def _stamp(
         reader.text("content-type") or default.content_type,
         reader.text("ce_handler") or None,
         reader.text("ce_model") or None,
+        reader.text("ce_side") or None,
     )
 
 

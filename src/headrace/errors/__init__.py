@@ -93,6 +93,7 @@ from headrace.errors.model import (
     VersionInactive,
     VersionUnknown,
 )
+from headrace.errors.replay import EventReplayed, ReplayRefused, ReplayUnsupported
 from headrace.errors.tree import (
     Fault,
     HeadraceError,
@@ -131,6 +132,7 @@ __all__ = [
     "EventError",
     "EventExpired",
     "EventNotFound",
+    "EventReplayed",
     "ExtraMissing",
     "Fault",
     "HandlerCrashed",
@@ -183,6 +185,8 @@ __all__ = [
     "RecordTooLarge",
     "RedriveRefused",
     "RenameRefused",
+    "ReplayRefused",
+    "ReplayUnsupported",
     "RetentionElsewhere",
     "RetentionInvalid",
     "RetireRefused",

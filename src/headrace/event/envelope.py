@@ -29,6 +29,8 @@ class Stamp(NamedTuple):
     content_type: str = "application/json"
     handler: str | None = None
     model: str | None = None
+    #: The name under which a replay put it beside the live results.
+    side: str | None = None
 
 
 class Head(msgspec.Struct, array_like=True, gc=False):
@@ -62,7 +64,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     ``time`` is UTC, to the microsecond.  ``model`` is ``name@epoch:digest`` of the model that made the
     event, ``handler`` the handler with its version, ``input_hash`` xxh3-128 (hex) of the payload bytes it
     was made from.  ``lane`` is the priority class 0 to 2 once one was chosen.  ``offset`` grows in the
-    order of commit and may have gaps.
+    order of commit and may have gaps.  ``side`` is the name under which a replay has put the event beside
+    the live results; ``None`` for what is live.
     """
 
     event_id: UUID
@@ -86,6 +89,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     offset: int
+    side: str | None = None
 
 
 class Place(NamedTuple):
@@ -120,6 +124,7 @@ def envelope_of(event_id: bytes, depth: int, head: Head, stamp: Stamp, place: Pl
         topic=place.topic,
         partition=place.partition,
         offset=place.offset,
+        side=stamp.side,
     )
 
 

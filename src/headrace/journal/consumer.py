@@ -17,6 +17,7 @@ from headrace.journal.connection import Connection, Disk, Tell
 from headrace.journal.file import mapped
 from headrace.journal.held import Held, Open, awoken, next_due_ns
 from headrace.journal.progress import surveyed
+from headrace.journal.redrive import less_replayed
 from headrace.journal.scan import Found, Scan
 from headrace.journal.settle import Token, conflicts, key_of, put_open, topics_of, without, write_outcome
 from headrace.journal.takeover import fair_share, give_back, load_open, take_over
@@ -222,9 +223,11 @@ class SqliteConsumer:
             suspect = bool(due) and due[0].attempt.crashes > 0
             if not due or (suspect and rows):
                 continue
-            epochs[held.tp] = held.epoch
-            self._start(held, due, rows, attempts)
-            if suspect or len(rows) >= limit:
+            due = less_replayed(self._db, self._sub, self._worker, self._parts, held, due, version)
+            if due:
+                epochs[held.tp] = held.epoch
+                self._start(self._parts[held.tp], due, rows, attempts)
+            if (suspect and due) or len(rows) >= limit:
                 break
         if not rows:
             return None

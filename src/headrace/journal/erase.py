@@ -261,8 +261,12 @@ def _live(db: Connection, tp: int) -> list[Live]:
 
 def _unfinished(db: Connection, tp: int, seqs: Sequence[int], at: Live) -> set[int]:
     """Return those of the events of a partition that a handler has not finished."""
-    opened = {row[0] for row in db.rows(load("erase.sql").open_ones, (at.sub, tp, json.dumps(list(seqs))))}
-    return {seq for seq in seqs if seq > at.start and (seq > at.claimed_after or seq in opened)}
+    queries: Any = load("erase.sql")
+    bindings = (at.sub, tp, json.dumps(list(seqs)))
+    opened = {row[0] for row in db.rows(queries.open_ones, bindings)}
+    others = {row[0] for row in db.rows(queries.passed_over, bindings)}
+    wanted = [seq for seq in seqs if seq > at.start and seq not in others]
+    return {seq for seq in wanted if seq > at.claimed_after or seq in opened}
 
 
 # --- telling ----------------------------------------------------------------------------------

@@ -33,9 +33,15 @@ WHERE id IN (SELECT value FROM json_each(?1)) AND length(body) + length(error) +
 AND fate IS NOT 'expired' RETURNING id;
 -- name: live
 -- The subscriptions that an event matters to, and how far they are in its partition.
-SELECT position.sub, position.start, position.high, position.claimed_after, handler.active FROM position
+SELECT position.sub, position.start, position.high, position.claimed_after,
+coalesce(replay.version, handler.active) FROM position
 JOIN subscription ON subscription.id = position.sub JOIN handler ON handler.id = subscription.handler
+LEFT JOIN replay ON replay.sub = position.sub
 WHERE position.tp = ? AND subscription.kind <> 'retired';
+-- name: passed_over
+-- Of these events, those that a replay was not allotted.
+SELECT value FROM json_each(?3) WHERE EXISTS (SELECT 1 FROM replay WHERE sub = ?1) AND coalesce((
+    SELECT upto FROM allotted WHERE sub = ?1 AND tp = ?2 AND after < value ORDER BY after DESC LIMIT 1), 0) < value;
 -- name: open_ones
 -- Of these events, those that stand open.
 SELECT seq FROM open WHERE sub = ? AND tp = ? AND seq IN (SELECT value FROM json_each(?));

@@ -37,7 +37,7 @@ class Form(NamedTuple):
         return len(self.scripts)
 
 
-JOURNAL = Form(APPLICATION_ID, ("schema.sql", "schema_2.sql"))
+JOURNAL = Form(APPLICATION_ID, ("schema.sql", "schema_2.sql", "schema_3.sql"))
 _PRAGMAS = (
     "journal_size_limit=67108864",
     "cache_size=-65536",

@@ -52,6 +52,8 @@ UPDATE position SET owner = NULL, epoch = epoch + 1, claimed_after = high, runni
 -- What was claimed and has no outcome waits for its turn again; the attempt does not count.
 INSERT INTO open (sub, tp, seq, state, attempts, crashes, generation, due_us, noted_us, errors)
 SELECT ?1, ?2, seq, 'returned', 0, 0, 0, 0, 0, '[]' FROM event WHERE tp = ?2 AND seq > ?3 AND seq <= ?4
+AND (NOT EXISTS (SELECT 1 FROM replay WHERE sub = ?1)
+    OR seq <= (SELECT upto FROM allotted WHERE sub = ?1 AND tp = ?2 AND after < event.seq ORDER BY after DESC LIMIT 1))
 ON CONFLICT DO NOTHING;
 -- name: return_running
 -- So does what runs singly.

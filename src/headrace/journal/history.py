@@ -62,6 +62,7 @@ def _history(reader: Reader, queries: Any, handler: str, active: int | None) -> 
         taken=total,
         unfinished=unfinished,
         neither=neither,
+        replayed=dict(reader.rows(queries.replayed, (handler,))),
     )
 
 

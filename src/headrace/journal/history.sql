@@ -13,6 +13,11 @@ WHERE handler.name = ? ORDER BY version.id;
 SELECT subscription.id, subscription.topic, sum(taken) FROM subscription
 JOIN handler ON handler.id = subscription.handler JOIN position ON position.sub = subscription.id
 WHERE handler.name = ? AND kind IN ('live', 'retired') GROUP BY subscription.id;
+-- name: replayed
+-- What each version of a handler has finished in replays that share its ledger.
+SELECT replay.version, sum(done) + sum(position.dead) FROM replay JOIN subscription ON subscription.id = replay.sub
+JOIN handler ON handler.id = subscription.handler JOIN position ON position.sub = replay.sub
+WHERE handler.name = ? AND replay.again IS NULL GROUP BY replay.version;
 -- name: ranges
 -- Version ranges of a subscription: what each begins after, what it ends with, its version, what is gone of it.
 SELECT range.tp, range.after, coalesce(lead(range.after) OVER (

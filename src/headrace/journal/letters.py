@@ -55,7 +55,7 @@ def left(reader: Reader) -> int:
 def _letter(reader: Reader, row: tuple[Any, ...]) -> Letter:
     (
         number, handler, tp, seq, event_id, kind, reason, code, error, traceback,
-        attempts, crashes, told, generation, version_number, head, body, died_us, fate, depth, again,
+        attempts, crashes, told, generation, version_number, head, body, died_us, fate, depth, replay, again,
     ) = row  # fmt: skip
     by = version(reader, version_number)
     return Letter(
@@ -74,6 +74,7 @@ def _letter(reader: Reader, row: tuple[Any, ...]) -> Letter:
         died=moment(died_us),
         fate=fate,
         again=bool(again),
+        replay=replay,
         # The letter holds the envelope and the payload, so it outlives the event.
         event=reader.event((seq, tp, event_id, depth, head, body)),
     )

@@ -6,10 +6,11 @@
 SELECT dead.id, handler.name, dead.tp, dead.seq, dead.eid, dead.type, dead.reason, dead.code, dead.error,
 dead.traceback, dead.attempts, dead.crashes, dead.errors, dead.generation, dead.version, dead.head, dead.body,
 dead.died_us, dead.fate, coalesce(event.depth, 0),
+CASE WHEN replay.sub IS NULL THEN '' WHEN side IS NULL THEN 'live topics' ELSE 'side ' || side END,
 EXISTS (SELECT 1 FROM dead AS earlier WHERE earlier.sub = dead.sub AND earlier.seq = dead.seq
         AND earlier.generation = dead.generation - 1 AND earlier.reason = dead.reason AND earlier.code = dead.code)
 FROM dead JOIN subscription ON subscription.id = dead.sub JOIN handler ON handler.id = subscription.handler
-LEFT JOIN event ON event.seq = dead.seq
+LEFT JOIN event ON event.seq = dead.seq LEFT JOIN replay ON replay.sub = dead.sub
 WHERE dead.id > ?1 AND (?2 IS NULL OR handler.name = ?2 OR handler.name GLOB '*.' || ?2)
 AND (?3 IS NULL OR dead.reason = ?3) AND (?4 IS NULL OR dead.type = ?4) AND (?5 OR dead.fate IS NULL)
 ORDER BY dead.id LIMIT ?6;

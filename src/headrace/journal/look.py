@@ -14,7 +14,7 @@ from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.versions import Versions
 from headrace.ports import Chance, Clock, Faults, VersionInfo
-from headrace.ports.history import History
+from headrace.ports.history import History, RetiredOne
 from headrace.ports.look import (
     UNDECIDED,
     Decided,
@@ -22,7 +22,7 @@ from headrace.ports.look import (
     Fits,
     Letter,
     Progress,
-    RetiredOne,
+    Replayed,
     Standing,
     StoredEvent,
     Topic,
@@ -60,6 +60,10 @@ class SqliteLook:
     async def progress(self) -> list[Progress]:
         """Return the progress of every live subscription, all at one moment."""
         return progress.progress(self._reader, self._clock)
+
+    async def replays(self) -> list[Replayed]:
+        """Return the replays, oldest first, all at one moment."""
+        return progress.replays(self._reader, self._clock)
 
     async def retired(self) -> list[RetiredOne]:
         """Return the subscriptions of handlers that were retired."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
@@ -13,7 +14,7 @@ from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.versions import info_of
 from headrace.ports import Clock, OpenState, Subscription, Survey, VersionInfo
-from headrace.ports.look import Owner, Progress, Topic
+from headrace.ports.look import Owner, Progress, Replayed, Topic, moment
 
 #: Events that a survey looks at: a larger backlog reads as this one.
 SURVEY_ROWS_MAX = 100_000
@@ -52,16 +53,51 @@ def progress(reader: Reader, clock: Clock) -> list[Progress]:
                     dead=dead,
                     expired=expired,
                     taken=taken,
-                    owners=tuple(
-                        Owner(pid, held, its_boot == boot and until > now)
-                        for pid, its_boot, until, held in owners[sub]
-                    ),
+                    owners=_owners(owners[sub], boot, now),
                     serving=serving.get(sub, 0),
                     workers=workers,
                     oldest_waiting=_time_of(reader, oldest.get(sub)),
                 )
             )
     return found
+
+
+def replays(reader: Reader, clock: Clock) -> list[Replayed]:
+    """Return every replay, all at one moment."""
+    queries: Any = load("progress.sql")
+    boot, now = clock.boot_id(), clock.boot_ns()
+    with reader.snapshot():
+        opened = _by_subscription(reader.rows(queries.open_counts))
+        owners = _by_subscription(reader.rows(queries.owners))
+        return [
+            Replayed(
+                handler=handler,
+                topic=reader.topic(topic),
+                version=version(reader, number),
+                side=side,
+                again=again,
+                follow=bool(follow),
+                allotted=allotted,
+                waiting=0 if complete else allotted - running - done - dead,
+                open={state: count for state, count in opened[sub] if state != OpenState.RUNNING},
+                running=running,
+                done=done,
+                dead=dead,
+                emitted=emitted,
+                skipped=json.loads(skipped),
+                complete=bool(complete),
+                owners=_owners(owners[sub], boot, now),
+                begun=moment(begun_us),
+            )
+            for (
+                sub, handler, topic, number, side, again, follow, allotted, skipped, emitted, running, done,
+                dead, complete, begun_us,
+            ) in reader.rows(queries.replays)
+        ]  # fmt: skip
+
+
+def _owners(found: Iterable[tuple[Any, ...]], boot: str, now: int) -> tuple[Owner, ...]:
+    return tuple(Owner(pid, held, its_boot == boot and until > now) for pid, its_boot, until, held in found)
 
 
 def survey(reader: Reader, subscription: Subscription, worker: int, clock: Clock) -> Survey:

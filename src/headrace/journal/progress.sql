@@ -10,16 +10,25 @@ FROM topic LEFT JOIN retention ON retention.topic = topic.id ORDER BY name;
 SELECT subscription.id, handler.name, subscription.topic, handler.active FROM subscription
 JOIN handler ON handler.id = subscription.handler WHERE kind = 'live' ORDER BY handler.name, subscription.topic;
 -- name: counts
--- Per subscription: partitions, published since its start, not taken yet, taken, running, done, dead, expired.
+-- Per live subscription: partitions, published since its start, not taken yet, taken, running, done, dead, expired.
 -- All its positions start at one offset; what is not taken lies above the lowest position.
 WITH sums AS (
     SELECT sub, topic, count(*) AS partitions, min(start) AS start, min(high) AS high, sum(taken) AS taken,
     sum(running) AS running, sum(done) AS done, sum(dead) AS dead, sum(expired) AS expired, sum(gone) AS gone
-    FROM position JOIN subscription ON subscription.id = position.sub GROUP BY sub)
+    FROM position JOIN subscription ON subscription.id = position.sub WHERE kind IN ('live', 'retired') GROUP BY sub)
 SELECT sub, partitions, (SELECT count(*) FROM event WHERE tp >> 10 = topic AND seq > start) + gone,
 (SELECT count(*) FROM event CROSS JOIN position ON position.sub = sums.sub AND position.tp = event.tp
     WHERE event.tp >> 10 = topic AND event.seq > sums.high AND event.seq > position.high),
 taken, running, done, dead, expired FROM sums;
+-- name: replays
+-- All replays, oldest first; one is complete when nothing is open, in hand, or above a position.
+SELECT replay.sub, handler.name, subscription.topic, replay.version, side, again, follow, allotted, skipped, emitted,
+sum(running), sum(done), sum(dead), NOT EXISTS (SELECT 1 FROM open WHERE open.sub = replay.sub) AND sum(running) = 0
+AND NOT EXISTS (SELECT 1 FROM position AS at WHERE at.sub = replay.sub
+    AND at.high < (SELECT max(upto) FROM allotted WHERE allotted.sub = at.sub AND allotted.tp = at.tp)),
+replay.created_us FROM replay JOIN subscription ON subscription.id = replay.sub
+JOIN handler ON handler.id = subscription.handler JOIN position ON position.sub = replay.sub
+GROUP BY replay.sub ORDER BY replay.sub;
 -- name: open_counts
 -- Per subscription and state: how many offsets are open.
 SELECT sub, state, count(*) FROM open GROUP BY sub, state;
@@ -30,7 +39,7 @@ SELECT sub, min(seq) FROM (
         AND position.tp = event.tp WHERE event.tp >> 10 = topic AND event.seq > sums.high
         AND event.seq > position.high ORDER BY event.seq LIMIT 1) AS seq
     FROM (SELECT sub, topic, min(high) AS high FROM position
-        JOIN subscription ON subscription.id = position.sub GROUP BY sub) AS sums
+        JOIN subscription ON subscription.id = position.sub WHERE kind = 'live' GROUP BY sub) AS sums
     UNION ALL SELECT sub, seq FROM open)
 GROUP BY sub HAVING min(seq) IS NOT NULL;
 -- name: owners
@@ -66,11 +75,17 @@ FROM version JOIN handler ON handler.id = version.handler LEFT JOIN model ON mod
 WHERE version.id = ?;
 
 -- name: positions_at
--- The positions that one offset matters to.
-SELECT subscription.id, handler.name, handler.active, position.start, position.high, position.claimed_after, position.owner,
-(SELECT count(*) FROM open WHERE open.sub = position.sub AND open.tp = position.tp)
+-- The positions that one offset matters to: of handlers, and of replays that were allotted it.
+SELECT subscription.id, handler.name, coalesce(replay.version, handler.active), position.start, position.high,
+position.claimed_after, position.owner,
+(SELECT count(*) FROM open WHERE open.sub = position.sub AND open.tp = position.tp),
+CASE WHEN replay.sub IS NULL THEN '' WHEN side IS NULL THEN 'live topics' ELSE 'side ' || side END
 FROM position JOIN subscription ON subscription.id = position.sub JOIN handler ON handler.id = subscription.handler
-WHERE position.tp = ?1 AND (subscription.kind <> 'retired' OR position.high >= ?2) ORDER BY handler.name;
+LEFT JOIN replay ON replay.sub = position.sub
+WHERE position.tp = ?1 AND (subscription.kind <> 'retired' OR position.high >= ?2)
+AND (replay.sub IS NULL OR ?2 <= (SELECT upto FROM allotted
+    WHERE allotted.sub = replay.sub AND allotted.tp = ?1 AND after < ?2 ORDER BY after DESC LIMIT 1))
+ORDER BY handler.name, subscription.id;
 -- name: place_of
 -- Topic and partition of an offset, and why its payload is gone.
 SELECT tp, '' FROM event WHERE seq = ?1 UNION ALL SELECT tp, why FROM skeleton WHERE seq = ?1;
@@ -78,8 +93,10 @@ SELECT tp, '' FROM event WHERE seq = ?1 UNION ALL SELECT tp, why FROM skeleton W
 -- A worker by its number.
 SELECT pid, boot, lease_until_ns FROM worker WHERE id = ?;
 -- name: before
--- How many events of a partition come before an offset, above a position.
-SELECT count(*) FROM event WHERE tp >> 10 = ?1 >> 10 AND tp = ?1 AND seq > ?2 AND seq < ?3;
+-- How many events of a partition come before an offset, above a position; for a replay of those it was allotted.
+SELECT count(*) FROM event WHERE tp >> 10 = ?1 >> 10 AND tp = ?1 AND seq > ?2 AND seq < ?3
+AND (?4 IS NULL OR seq <= (SELECT upto FROM allotted
+    WHERE allotted.sub = ?4 AND allotted.tp = ?1 AND after < event.seq ORDER BY after DESC LIMIT 1));
 -- name: open_at
 -- One open offset.
 SELECT state, attempts, crashes, generation, due_us, errors FROM open WHERE sub = ? AND tp = ? AND seq = ?;

@@ -77,8 +77,9 @@ INSERT INTO handler (name) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM was WHERE n
 -- Make a version the one that takes events from now on.
 UPDATE handler SET active = ? WHERE id = ?;
 -- name: active
--- The active version of a subscription's handler.
-SELECT handler.active FROM subscription JOIN handler ON handler.id = subscription.handler WHERE subscription.id = ?;
+-- The version that a subscription takes events under: that of the replay, else the active one of its handler.
+SELECT coalesce(replay.version, handler.active) FROM subscription JOIN handler ON handler.id = subscription.handler
+LEFT JOIN replay ON replay.sub = subscription.id WHERE subscription.id = ?;
 -- name: model_get
 -- A model version by its bytes.
 SELECT id FROM model WHERE name = ? AND digest = ?;
@@ -87,11 +88,14 @@ SELECT id FROM model WHERE name = ? AND digest = ?;
 INSERT INTO model (name, epoch, declared, digest, offered_us)
 VALUES (?1, (SELECT coalesce(max(epoch), 0) + 1 FROM model WHERE name = ?1), ?2, ?3, ?4) RETURNING id;
 -- name: version_get
--- A handler version by what it is made of.
-SELECT id FROM version WHERE handler = ? AND declared = ? AND model = ?;
+-- A handler version by what it is made of, and whether replays alone know it.
+SELECT id, trial FROM version WHERE handler = ? AND declared = ? AND model = ?;
 -- name: version_add
 -- Make a handler version known.
-INSERT INTO version (handler, declared, model, offered_us) VALUES (?, ?, ?, ?) RETURNING id;
+INSERT INTO version (handler, declared, model, offered_us, trial) VALUES (?, ?, ?, ?, ?) RETURNING id;
+-- name: version_live
+-- A version is no longer known to replays alone.
+UPDATE version SET trial = 0 WHERE id = ? AND trial = 1;
 -- name: version_info
 -- A handler version with its model, for people and for envelopes.
 SELECT version.id, handler.name, version.declared, model.name, model.digest, model.epoch, model.declared
@@ -161,9 +165,11 @@ RETURNING epoch, high, claimed_after, version;
 -- The range that a dead owner had in hand is no longer running.
 UPDATE position SET claimed_after = high, running = 0 WHERE sub = ? AND tp = ?;
 -- name: open_recover_range
--- Its events become suspects, to be run one by one.
+-- Its events become suspects, to be run one by one; of a replay those that it was allotted.
 INSERT INTO open (sub, tp, seq, state, attempts, crashes, generation, due_us, noted_us, errors)
 SELECT ?1, ?2, seq, 'retry', 1, 1, 0, 0, 0, '[]' FROM event WHERE tp = ?2 AND seq > ?3 AND seq <= ?4
+AND (NOT EXISTS (SELECT 1 FROM replay WHERE sub = ?1)
+    OR seq <= (SELECT upto FROM allotted WHERE sub = ?1 AND tp = ?2 AND after < event.seq ORDER BY after DESC LIMIT 1))
 ON CONFLICT DO NOTHING;
 -- name: open_recover_running
 -- So do the single events that it had in hand.
@@ -246,22 +252,31 @@ type, trace, head, body, died_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 
 -- name: redrive_letter
 -- A dead letter, its offset, and what decides whether it may be made waiting again.
-SELECT dead.sub, dead.tp, dead.seq, dead.generation, dead.fate, handler.name, handler.active,
+SELECT dead.sub, dead.tp, dead.seq, dead.generation, dead.fate, handler.name,
+coalesce(replay.version, handler.active), replay.sub IS NOT NULL, replay.again,
 EXISTS (SELECT 1 FROM event WHERE seq = dead.seq AND tp = dead.tp),
 EXISTS (SELECT 1 FROM open WHERE open.sub = dead.sub AND open.tp = dead.tp AND open.seq = dead.seq),
 (SELECT max(generation) FROM dead AS letter WHERE letter.sub = dead.sub AND letter.seq = dead.seq)
 FROM dead JOIN subscription ON subscription.id = dead.sub JOIN handler ON handler.id = subscription.handler
-WHERE dead.id = ?;
--- name: redrive_finished
--- Further subscriptions of the same handler (replays) in which a version has finished an offset.
-SELECT other.id FROM subscription JOIN subscription AS other
-ON other.handler = subscription.handler AND other.topic = subscription.topic AND other.id <> subscription.id
-JOIN position ON position.sub = other.id AND position.tp = ?2 AND ?3 > start AND ?3 <= claimed_after
+LEFT JOIN replay ON replay.sub = dead.sub WHERE dead.id = ?;
+-- name: replay_has
+-- Replays that share a live subscription's ledger and have, or have finished, an offset under a version.
+SELECT replay.sub FROM subscription JOIN subscription AS other
+ON other.handler = subscription.handler AND other.topic = subscription.topic
+JOIN replay ON replay.sub = other.id AND replay.again IS NULL AND replay.version = ?4
+WHERE subscription.id = ?1 AND subscription.kind = 'live'
+AND ?3 <= (SELECT upto FROM allotted WHERE sub = other.id AND tp = ?2 AND after < ?3 ORDER BY after DESC LIMIT 1)
+AND NOT EXISTS (SELECT 1 FROM dead WHERE dead.sub = other.id AND dead.seq = ?3 AND (fate IS NULL OR fate <> 'redriven'));
+-- name: live_has
+-- Whether the live subscription beside a replay has an offset open, or has finished it under a version.
+SELECT live.id FROM subscription JOIN subscription AS live
+ON live.handler = subscription.handler AND live.topic = subscription.topic AND live.kind = 'live'
 WHERE subscription.id = ?1
-AND NOT EXISTS (SELECT 1 FROM open WHERE open.sub = other.id AND open.tp = ?2 AND open.seq = ?3)
-AND NOT EXISTS (SELECT 1 FROM dead WHERE dead.sub = other.id AND dead.seq = ?3 AND (fate IS NULL OR fate <> 'redriven'))
-AND ?4 = coalesce((SELECT version FROM exception WHERE sub = other.id AND tp = ?2 AND seq = ?3),
-    (SELECT version FROM range WHERE sub = other.id AND tp = ?2 AND after < ?3 ORDER BY after DESC LIMIT 1));
+AND (EXISTS (SELECT 1 FROM open WHERE open.sub = live.id AND open.tp = ?2 AND open.seq = ?3)
+    OR (?4 = coalesce((SELECT version FROM exception WHERE sub = live.id AND tp = ?2 AND seq = ?3),
+        (SELECT version FROM range WHERE sub = live.id AND tp = ?2 AND after < ?3 ORDER BY after DESC LIMIT 1))
+    AND NOT EXISTS (SELECT 1 FROM dead WHERE dead.sub = live.id AND dead.seq = ?3
+        AND (fate IS NULL OR fate <> 'redriven'))));
 -- name: redrive_open
 -- Make a dead event waiting again: a new generation, its attempts counted anew.
 INSERT INTO open (sub, tp, seq, state, attempts, crashes, generation, due_us, noted_us, errors)

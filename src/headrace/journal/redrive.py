@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from headrace import errors
 from headrace.journal.connection import Connection
+from headrace.journal.held import Held, Open
+from headrace.journal.settle import add_dead, close
+from headrace.ports import DeadLetter, Row, VersionInfo
 from headrace.ports.look import Decided
 
 #: Letters of one transaction: enough to share a flush, few enough to keep the write lock short.
@@ -80,15 +84,63 @@ def _problem(db: Connection, number: int) -> str:
     found = db.row(db.queries.redrive_letter, (number,))
     if found is None:
         return "there is no such dead letter"
-    sub, tp, seq, generation, fate, handler, active, there, is_open, newest = found
+    sub, tp, seq, generation, fate, handler, version, replayed, again, there, is_open, newest = found
     reasons = (
         (fate is not None, f"it was {fate} before"),
         (not there, "the journal no longer holds its event; publish the payload anew"),
         (is_open or generation != newest, f"its event is open for {handler} already"),
-        (active is None, f"{handler} has no active version"),
-        (
-            db.row(db.queries.redrive_finished, (sub, tp, seq, active)) is not None,
-            f"the active version of {handler} has finished its event in a replay",
-        ),
+        (version is None, f"{handler} has no active version"),
     )
-    return next((text for applies, text in reasons if applies), "")
+    elsewhere = ""
+    if not replayed and db.row(db.queries.replay_has, (sub, tp, seq, version)) is not None:
+        elsewhere = f"the active version of {handler} has its event in a replay, or has finished it there"
+    elif replayed and again is None and db.row(db.queries.live_has, (sub, tp, seq, version)) is not None:
+        elsewhere = f"its event is open live, or the version of the replay has finished it for {handler} live"
+    return next((text for applies, text in reasons if applies), elsewhere)
+
+
+def less_replayed(
+    db: Connection,
+    sub: int,
+    worker: int,
+    parts: dict[int, Held],
+    held: Held,
+    due: list[Open],
+    version: VersionInfo,
+) -> list[Open]:
+    """Inside a transaction: return what is due without redriven events that the version has in a replay.
+
+    They were redriven under another version, and this one was made active before their turn came: to handle
+    them now would be a second time.  They become dead letters again.
+    """
+    kept: list[Open] = []
+    for entry in due:
+        replayed = bool(entry.attempt.generation) and db.row(
+            db.queries.replay_has, (sub, held.tp, entry.seq, version.id)
+        )
+        if not replayed:
+            kept.append(entry)
+        elif not _bury(db, sub, worker, parts, held.tp, entry, version):
+            return []  # the partition has a new owner
+    return kept
+
+
+def _bury(
+    db: Connection,
+    sub: int,
+    worker: int,
+    parts: dict[int, Held],
+    tp: int,
+    entry: Open,
+    version: VersionInfo,
+) -> bool:
+    epoch = parts[tp].epoch
+    if db.row(db.queries.settle_open, (0, 0, 1, sub, tp, worker, epoch)) is None:
+        parts.pop(tp)
+        return False
+    held = parts[tp] = parts[tp].copy()
+    row: Row = db.row(db.queries.claim_row, (entry.seq,))
+    fault = errors.EventReplayed(version=version.name, handler=version.handler)
+    close(db, sub, held, entry.seq, version)
+    add_dead(db, sub, version, DeadLetter(row, "replayed", fault.code, str(fault), "", entry.attempt))
+    return True

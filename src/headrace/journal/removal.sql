@@ -5,7 +5,9 @@
 SELECT event.seq FROM json_each(?2) AS wanted CROSS JOIN event ON event.seq = wanted.value WHERE EXISTS (
     SELECT 1 FROM subscription CROSS JOIN position ON position.sub = subscription.id AND position.tp = event.tp
     WHERE subscription.topic = ?1 AND event.seq > position.start
-    AND (subscription.kind <> 'retired' AND (event.seq > position.claimed_after OR EXISTS (
+    AND (subscription.kind <> 'retired' AND (event.seq > position.claimed_after AND (
+        NOT EXISTS (SELECT 1 FROM replay WHERE replay.sub = position.sub) OR event.seq <= (SELECT upto FROM allotted WHERE allotted.sub = position.sub AND allotted.tp = event.tp
+            AND after < event.seq ORDER BY after DESC LIMIT 1)) OR EXISTS (
         SELECT 1 FROM open WHERE open.sub = position.sub AND open.tp = event.tp AND open.seq = event.seq))
     OR EXISTS (SELECT 1 FROM dead WHERE dead.sub = position.sub AND dead.seq = event.seq AND dead.fate IS NULL)));
 -- name: there

@@ -83,24 +83,23 @@ class Scan:
                 self.behind.discard(tp)
                 continue
             room = min(limit, OPEN_MAX - len(held.open)) if may_take(held) else 0
-            bindings = (self._topic, tp, held.high, cursor, room)
-            rows: list[Row] = self._db.rows(self._db.queries.claim_rows_behind, bindings) if room > 0 else []
+            rows = self._behind(tp, held.high, cursor, room) if room > 0 else []
             limit -= len(rows)
             if room <= 0 or len(rows) == room:
                 stuck.add(tp)
             if rows:
-                found[tp] = Found(rows, rows[-1][0] if tp in stuck else cursor)
+                found[tp] = Found(rows, rows[-1][0] if tp in stuck else self._upto(tp, cursor))
             elif tp not in stuck:
                 self.behind.discard(tp)  # nothing was there after all
                 held = parts[tp] = held.copy()
-                held.high = cursor
+                held.high = self._upto(tp, cursor)
         return found, stuck
 
     def _ahead(self, parts: dict[int, Held], found: dict[int, Found], stuck: set[int], left: int) -> None:
         """Add the events after the cursor to what is found, and move the cursor."""
         size = min(PAGE_ROWS_MAX, left * -(-self._partitions // len(parts)))
         for _ in range(PAGES_MAX):
-            page: list[Row] = self._db.rows(self._db.queries.claim_rows, (self._topic, self.cursor, size))
+            page = self._page(size)
             for row in page:
                 if left <= 0:
                     break
@@ -125,7 +124,22 @@ class Scan:
             self.more = True
         assert self.cursor is not None
         for tp, (rows, _) in found.items():
-            found[tp] = Found(rows, rows[-1][0] if tp in stuck else self.cursor)
+            found[tp] = Found(rows, rows[-1][0] if tp in stuck else self._upto(tp, self.cursor))
+
+    # --- what a replay has otherwise ----------------------------------------------------------
+
+    def _page(self, size: int) -> list[Row]:
+        """Return the next events after the cursor."""
+        return self._db.rows(self._db.queries.claim_rows, (self._topic, self.cursor, size))
+
+    def _behind(self, tp: int, after: int, cursor: int, room: int) -> list[Row]:
+        """Return the next events of a partition before the cursor."""
+        return self._db.rows(self._db.queries.claim_rows_behind, (self._topic, tp, after, cursor, room))
+
+    def _upto(self, tp: int, cursor: int) -> int:
+        """Return how far a partition has been seen, when the topic has been up to the cursor."""
+        del tp
+        return cursor
 
 
 def may_take(held: Held) -> bool:

@@ -167,14 +167,14 @@ def _write_part(
     db.faults.at("settle.open")
     if not token.fresh:
         for row in part.done:
-            _close(db, sub, held, row[0], version)
+            close(db, sub, held, row[0], version)
         for letter in part.dead:
-            _close(db, sub, held, letter.row[0], version)
+            close(db, sub, held, letter.row[0], version)
     for letter in part.dead:
-        _add_dead(db, sub, version, letter)
+        add_dead(db, sub, version, letter)
 
 
-def _close(db: Connection, sub: int, held: Held, seq: int, version: VersionInfo) -> None:
+def close(db: Connection, sub: int, held: Held, seq: int, version: VersionInfo) -> None:
     """Close an open offset; where another version than the range's has finished it, say which."""
     db.ex(db.queries.open_close, (sub, held.tp, seq))
     held.close(seq)
@@ -195,7 +195,8 @@ def put_open(db: Connection, sub: int, held: Held, entry: Open) -> None:
     held.add(entry)
 
 
-def _add_dead(db: Connection, sub: int, version: VersionInfo, dead: DeadLetter) -> None:
+def add_dead(db: Connection, sub: int, version: VersionInfo, dead: DeadLetter) -> None:
+    """Put a dead letter into the journal."""
     seq, tp, event_id, _, _, head, body = dead.row
     attempt = dead.attempt
     why = (dead.reason, dead.code, dead.error, dead.traceback)

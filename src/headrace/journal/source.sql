@@ -68,18 +68,19 @@ ORDER BY event.seq;
 SELECT tp, seq, version FROM exception WHERE sub = ?
 AND EXISTS (SELECT 1 FROM event WHERE event.seq = exception.seq) ORDER BY tp, seq;
 -- name: letters
--- Dead letters above a number that nobody has decided on.
+-- Dead letters above a number that nobody has decided on; those of replays stay in the file with their ledgers.
 SELECT dead.id, handler.name, dead.tp, dead.seq, dead.generation, dead.version, dead.reason, dead.code, dead.error,
 dead.traceback, dead.attempts, dead.crashes, dead.errors, dead.eid, dead.type, dead.trace, dead.head, dead.body,
 dead.died_us, coalesce(event.depth, 0)
 FROM dead JOIN subscription ON subscription.id = dead.sub JOIN handler ON handler.id = subscription.handler
 LEFT JOIN event ON event.seq = dead.seq
-WHERE dead.id > ? AND dead.fate IS NULL ORDER BY dead.id LIMIT ?;
+WHERE dead.id > ? AND dead.fate IS NULL AND kind = 'live' ORDER BY dead.id LIMIT ?;
 -- name: letter_topics
 -- By topic: bytes of the undecided dead letters, of the largest one, and when the oldest died.
 SELECT tp >> 10, sum(length(head) + length(body) + length(error) + length(traceback)),
 max(length(head) + length(body) + length(error) + length(traceback)), min(died_us)
-FROM dead WHERE fate IS NULL GROUP BY tp >> 10;
+FROM dead WHERE fate IS NULL AND sub NOT IN (SELECT sub FROM replay) GROUP BY tp >> 10;
 -- name: letter_counts
 -- Dead letters that nobody has decided on, and the others.
-SELECT count(*) FILTER (WHERE fate IS NULL), count(*) FILTER (WHERE fate IS NOT NULL) FROM dead;
+SELECT count(*) FILTER (WHERE fate IS NULL), count(*) FILTER (WHERE fate IS NOT NULL) FROM dead
+WHERE sub NOT IN (SELECT sub FROM replay);

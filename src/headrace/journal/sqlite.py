@@ -22,6 +22,8 @@ from headrace.journal.handlers import born_as, rename, revived
 from headrace.journal.notify import Watch, notify_path
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
+from headrace.journal.replay_consumer import ReplayConsumer
+from headrace.journal.replays import SqliteReplays
 from headrace.journal.retention import SqliteSweeper
 from headrace.journal.versions import Versions
 from headrace.ports import (
@@ -50,6 +52,7 @@ RENEW_NAP_S = 0.0005
 class SqliteJournal:
     """Events, progress and versions in one file (``:memory:`` for tests: one connection, one process)."""
 
+    can_replay = True
     #: Look for commits of others every few milliseconds, as where there is no inotify.
     polling = False
 
@@ -280,7 +283,12 @@ class SqliteJournal:
     ) -> SqliteConsumer:
         """Return this worker's share of a subscription; one file has nothing cheaper than a transaction."""
         del at_least_once
-        return SqliteConsumer(self._db(), worker.id, subscription, self._audience)
+        kind = ReplayConsumer if subscription.replay else SqliteConsumer
+        return kind(self._db(), worker.id, subscription, self._audience)
+
+    def replays(self) -> SqliteReplays:
+        """Return the replays of this journal."""
+        return SqliteReplays(self._db(), self._versions)
 
 
 class SqliteWorker:

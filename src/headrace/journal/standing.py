@@ -36,7 +36,7 @@ def standings(reader: Reader, event: StoredEvent, clock: Clock) -> list[Standing
         ((workers,),) = reader.rows(queries.workers, (boot, now))
         serving = dict(reader.rows(queries.members, (boot, now)))
         found: list[Standing] = []
-        for sub, handler, active, start, high, claimed_after, owner, held_open in reader.rows(
+        for sub, handler, active, start, high, claimed_after, owner, held_open, replay in reader.rows(
             queries.positions_at, (tp, event.envelope.offset)
         ):
             base = Standing(
@@ -47,6 +47,7 @@ def standings(reader: Reader, event: StoredEvent, clock: Clock) -> list[Standing
                 serving=serving.get(sub, 0),
                 workers=workers,
                 paused=held_open >= OPEN_MAX,
+                replay=replay,
             )
             at = _At(sub, tp, start, high, claimed_after, gone=bool(gone))
             found.append(_placed(reader, event, base, at))
@@ -68,7 +69,7 @@ def _placed(reader: Reader, event: StoredEvent, base: Standing, at: _At) -> Stan
     if (told is not None and told.fate == State.EXPIRED) or (ahead and at.gone):
         return base._replace(state=State.EXPIRED, letter=told)
     if ahead:
-        before = reader.rows(queries.before, (at.tp, at.high, seq))[0][0]
+        before = reader.rows(queries.before, (at.tp, at.high, seq, at.sub if base.replay else None))[0][0]
         return base._replace(state=State.WAITING, ahead=before)
     opened = reader.rows(queries.open_at, (at.sub, at.tp, seq))
     if opened:

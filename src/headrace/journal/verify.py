@@ -34,6 +34,10 @@ _RULES = {
     "ranges": "subscription {}, partition {}: offset {} was taken, ranges begin after {}",
     "range_place": "subscription {}, partition {}: the range after {} (version {}) is out of place",
     "exception_place": "subscription {}, partition {}: the exception at {} (version {}) is out of place",
+    "replay_count": "replay {}: allotted are {} events, counted {}",
+    "replay_version": "replay {}: its version {} is not one of its handler, or not that of its ranges",
+    "replay_twice": "replay {}, partition {}: replay {} was allotted offset {} as well",
+    "live_twice": "replay {}, partition {}: its version has finished offset {} live as well",
     "active": "handler {} ({}): the active version {} is not one of its own",
     "positions": "subscription {}: partitions {}, positions {}",
     "event_place": "offset {}: its topic has no partition {}",
@@ -42,7 +46,10 @@ _RULES = {
     "sizes": "topic {}: size {} is counted, its events have {}",
 }
 #: Rules whose second column is topic and partition in one number.
-_PLACED = _RULES.keys() - {"starts", "dead_place", "dead_twice", "active", "positions", "chains", "sizes"}
+_PLACED = _RULES.keys() - {
+    "starts", "dead_place", "dead_twice", "active", "positions", "chains", "sizes", "replay_count",
+    "replay_version",
+}  # fmt: skip
 
 
 def verify(reader: Reader) -> list[Violation]:

@@ -10,13 +10,18 @@ FROM position WHERE taken <> running + waiting + done + dead + expired;
 SELECT sub, min(start), max(start) FROM position GROUP BY sub HAVING min(start) <> max(start);
 -- name: taken
 -- Published = waiting + taken: what lies between the start and the position, and what is gone, is what was taken.
+-- What is gone is not counted for replays: of what they were allotted no more may be there than was taken.
 WITH passed AS (
     SELECT position.sub AS sub, position.tp AS tp, count(*) AS passed FROM subscription
     CROSS JOIN event ON event.tp >> 10 = subscription.topic
     CROSS JOIN position ON position.sub = subscription.id AND position.tp = event.tp
-    WHERE event.seq > position.start AND event.seq <= position.high GROUP BY position.sub, position.tp)
+    WHERE event.seq > position.start AND event.seq <= position.high
+    AND (subscription.kind IN ('live', 'retired') OR event.seq <= (SELECT upto FROM allotted
+        WHERE allotted.sub = position.sub AND allotted.tp = position.tp AND after < event.seq ORDER BY after DESC LIMIT 1))
+    GROUP BY position.sub, position.tp)
 SELECT position.sub, position.tp, coalesce(passed, 0) + gone, taken FROM position
-LEFT JOIN passed ON passed.sub = position.sub AND passed.tp = position.tp WHERE coalesce(passed, 0) + gone <> taken;
+LEFT JOIN passed ON passed.sub = position.sub AND passed.tp = position.tp WHERE coalesce(passed, 0) + gone > taken
+OR coalesce(passed, 0) + gone < taken AND NOT EXISTS (SELECT 1 FROM replay WHERE replay.sub = position.sub);
 -- name: bounds
 -- Start <= claimed <= high.
 SELECT sub, tp, start, claimed_after, high FROM position WHERE NOT start <= claimed_after OR NOT claimed_after <= high;
@@ -26,7 +31,10 @@ SELECT sub, tp, running, (SELECT count(*) FROM open WHERE open.sub = position.su
     AND state = 'running') + (SELECT count(*) FROM event WHERE event.tp >> 10 = position.tp >> 10 AND event.tp = position.tp
     AND event.seq > claimed_after
     AND event.seq <= high AND NOT EXISTS (SELECT 1 FROM open WHERE open.sub = position.sub AND open.tp = position.tp
-    AND open.seq = event.seq)) AS flying
+    AND open.seq = event.seq)
+    AND (NOT EXISTS (SELECT 1 FROM replay WHERE replay.sub = position.sub) OR event.seq <= (SELECT upto FROM allotted
+        WHERE allotted.sub = position.sub AND allotted.tp = position.tp AND after < event.seq
+        ORDER BY after DESC LIMIT 1))) AS flying
 FROM position WHERE running <> flying;
 -- name: ownerless
 -- What nobody owns does not run.
@@ -76,6 +84,37 @@ LEFT JOIN skeleton ON skeleton.seq = exception.seq AND skeleton.tp = exception.t
 WHERE position.sub IS NULL OR version.id IS NULL OR exception.seq <= position.start OR exception.seq > position.high
 OR event.seq IS NULL AND skeleton.seq IS NULL AND exception.seq > (
     SELECT coalesce(max(value), 0) FROM meta WHERE name = 'forgotten');
+-- name: replay_count
+-- A replay was allotted the events that lie in what it was allotted, but for those that are gone since.
+SELECT replay.sub, replay.allotted, (SELECT count(*) FROM allotted JOIN subscription ON subscription.id = allotted.sub
+    JOIN event ON event.tp >> 10 = subscription.topic AND event.tp = allotted.tp AND event.seq > after
+    AND event.seq <= upto WHERE allotted.sub = replay.sub) AS found
+FROM replay WHERE replay.allotted < found;
+-- name: replay_version
+-- A replay runs a version of its own handler, and its ranges name no other.
+SELECT replay.sub, replay.version FROM replay JOIN subscription ON subscription.id = replay.sub
+LEFT JOIN version ON version.id = replay.version AND version.handler = subscription.handler
+WHERE version.id IS NULL OR EXISTS (SELECT 1 FROM range WHERE range.sub = replay.sub AND range.version <> replay.version);
+-- name: replay_twice
+-- No two replays of a ledger were allotted one offset for one version.
+SELECT one.sub, one.tp, other.sub, max(one.after, other.after) + 1 FROM allotted AS one JOIN replay ON replay.sub = one.sub
+JOIN subscription ON subscription.id = one.sub JOIN replay AS second ON second.sub > replay.sub
+AND second.version = replay.version AND second.again IS replay.again
+JOIN subscription AS beside ON beside.id = second.sub AND beside.topic = subscription.topic
+JOIN allotted AS other ON other.sub = second.sub AND other.tp = one.tp AND other.after < one.upto AND one.after < other.upto;
+-- name: live_twice
+-- No version has finished an event live and in a replay that shares the ledger.
+SELECT replay.sub, event.tp, event.seq FROM replay JOIN subscription ON subscription.id = replay.sub
+JOIN subscription AS live ON live.handler = subscription.handler AND live.topic = subscription.topic AND live.kind = 'live'
+JOIN allotted ON allotted.sub = replay.sub
+JOIN event ON event.tp >> 10 = live.topic AND event.tp = allotted.tp AND event.seq > after AND event.seq <= upto
+WHERE replay.again IS NULL
+AND replay.version = coalesce(
+    (SELECT version FROM exception WHERE sub = live.id AND tp = event.tp AND seq = event.seq),
+    (SELECT version FROM range WHERE sub = live.id AND tp = event.tp AND after < event.seq ORDER BY after DESC LIMIT 1))
+AND NOT EXISTS (SELECT 1 FROM open WHERE sub = live.id AND tp = event.tp AND seq = event.seq)
+AND NOT EXISTS (SELECT 1 FROM dead WHERE sub IN (live.id, replay.sub) AND seq = event.seq
+    AND (fate IS NULL OR fate <> 'redriven'));
 -- name: active
 -- The active version of a handler is one of its own.
 SELECT handler.id, handler.name, handler.active FROM handler

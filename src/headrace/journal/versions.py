@@ -55,27 +55,44 @@ class Versions:
         return info_of(self._db.row(self._queries.version_info, (number,)))
 
     async def offer(self, offer: VersionOffer) -> Offered:
-        """Make a version known; one that nobody has seen before becomes the active one."""
+        """Make a version known; one that no worker has offered before becomes the active one."""
         known = self._known(offer)
         return await self._db.write(lambda: self._add(offer)) if known is None else known
 
     def _known(self, offer: VersionOffer) -> Offered | None:
         handler = self._db.row(self._queries.handler_get, (offer.handler,))
-        if handler is None or handler[1] is None:
+        found = self.find(offer)
+        if handler is None or handler[1] is None or found is None or found[1]:
             return None
+        return Offered(self.info(found[0]), self.info(handler[1]))
+
+    def find(self, offer: VersionOffer) -> tuple[int, int] | None:
+        """Return the number of a version, and whether replays alone know it."""
+        handler = self._db.row(self._queries.handler_get, (offer.handler,))
         model = 0
         if offer.digest is not None:
             found = self._db.row(self._queries.model_get, (offer.model, offer.digest))
-            if found is None:
-                return None
-            model = found[0]
-        version = self._db.row(self._queries.version_get, (handler[0], offer.declared, model))
-        return None if version is None else Offered(self.info(version[0]), self.info(handler[1]))
+            model = -1 if found is None else found[0]
+        bindings = (-1 if handler is None else handler[0], offer.declared, model)
+        known: tuple[int, int] | None = self._db.row(self._queries.version_get, bindings)
+        return known
 
     def _add(self, offer: VersionOffer) -> Offered:
         known = self._known(offer)
         if known is not None:  # another worker was quicker
             return known
+        version = self.know(offer, trial=False)
+        handler = self._db.row(self._queries.handler_get, (offer.handler,))[0]
+        self._db.ex(self._queries.version_live, (version,))
+        self._db.ex(self._queries.handler_activate, (version, handler))
+        self._db.faults.at("version.offered")
+        return Offered(self.info(version), self.info(version))
+
+    def know(self, offer: VersionOffer, *, trial: bool) -> int:
+        """Inside a transaction: return the number of a version, made known where it is not."""
+        known = self.find(offer)
+        if known is not None:
+            return known[0]
         row, queries, now = self._db.row, self._queries, self._db.clock.wall_us()
         self._db.ex(queries.handler_add, (offer.handler,))
         handler = row(queries.handler_get, (offer.handler,))[0]
@@ -84,10 +101,7 @@ class Versions:
             found = row(queries.model_get, (offer.model, offer.digest))
             added = found or row(queries.model_add, (offer.model, offer.model_declared, offer.digest, now))
             model = added[0]
-        version = row(queries.version_add, (handler, offer.declared, model, now))[0]
-        self._db.ex(queries.handler_activate, (version, handler))
-        self._db.faults.at("version.offered")
-        return Offered(self.info(version), self.info(version))
+        return int(row(queries.version_add, (handler, offer.declared, model, now, int(trial)))[0])
 
     async def activate(self, handler: str, text: str) -> VersionInfo:
         """Make the version named (whole, or by ``@epoch``, or by a unique part) the active one."""
@@ -100,6 +114,7 @@ class Versions:
             raise handler_unknown(handler, handlers)
         known = [info_of(row) for row in self._db.rows(self._queries.versions, (handler,))]
         wanted = chosen(known, handler, text)
+        self._db.ex(self._queries.version_live, (wanted.id,))
         self._db.ex(self._queries.handler_activate, (wanted.id, found[0]))
         return wanted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from headrace.ports.values import VersionInfo
@@ -40,8 +41,21 @@ class History(NamedTuple):
     unfinished: int
     #: Taken offsets that no range covers; anything but 0 is a fault.
     neither: int
+    #: Handled by each version in replays, by its number; ledgers of their own (`--again`) are not counted.
+    replayed: Mapping[int, int]
 
     @property
     def both(self) -> int:
         """How many more were finished than taken: counted twice; anything but 0 is a fault."""
         return max(0, sum(self.handled.values()) + self.unfinished + self.neither - self.taken)
+
+
+class RetiredOne(NamedTuple):
+    """A subscription of a handler that was retired: nobody waits for it."""
+
+    handler: str
+    topic: str
+    taken: int
+    done: int
+    dead: int
+    expired: int

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from headrace.event.envelope import Head, Stamp
 from headrace.ports.observer import Survey
+from headrace.ports.replay import Replays
 from headrace.ports.values import (
     Batch,
     Keep,
@@ -113,6 +114,8 @@ class Journal(Protocol):
 
     #: For people: the address without secrets.
     address: str
+    #: Can history be run through a version?  Else `replays` raises `ReplayUnsupported`.
+    can_replay: bool
 
     async def open(self) -> None:
         """Open or create; coded errors for a file or cluster that is not fit."""
@@ -180,6 +183,10 @@ class Journal(Protocol):
 
         Ids of what was removed are known for ``window_us`` longer.
         """
+        ...
+
+    def replays(self) -> Replays:
+        """Return the replays of this journal; raises `ReplayUnsupported` where there can be none."""
         ...
 
     def consumer(

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.event.envelope import Envelope
-from headrace.ports.history import History
+from headrace.ports.history import History, RetiredOne
 from headrace.ports.values import OpenState, VersionInfo
 
 #: Events of a chain that are shown: beyond it nobody reads on.
@@ -113,15 +113,26 @@ class Progress(NamedTuple):
         return "no live worker has the active version" if self.active else "no version is active yet"
 
 
-class RetiredOne(NamedTuple):
-    """A subscription of a handler that was retired: nobody waits for it."""
+class Replayed(NamedTuple):
+    """One replay: allotted = waiting + running + done + dead; ``skipped`` is what it was not allotted."""
 
     handler: str
     topic: str
-    taken: int
+    version: VersionInfo | None
+    side: str | None
+    again: str | None
+    follow: bool
+    allotted: int
+    waiting: int
+    open: dict[str, int]
+    running: int
     done: int
     dead: int
-    expired: int
+    emitted: int
+    skipped: dict[str, int]
+    complete: bool
+    owners: tuple[Owner, ...]
+    begun: datetime
 
 
 class Topic(NamedTuple):
@@ -178,6 +189,8 @@ class Standing(NamedTuple):
     #: The event of the same key that comes first.
     blocked_by: UUID | None = None
     letter: Letter | None = None
+    #: Where its results lie, when it is a replay that has the event: ``side NAME``, or ``live topics``.
+    replay: str = ""
 
 
 class Letter(NamedTuple):
@@ -206,6 +219,8 @@ class Letter(NamedTuple):
     event: StoredEvent
     #: Why the last decision about it could not be carried out, where that is told only later.
     refused: str = ""
+    #: Where its results would lie, when it died in a replay: ``side NAME``, or ``live topics``.
+    replay: str = ""
 
 
 class Filter(NamedTuple):
@@ -292,6 +307,10 @@ class Look(Protocol):
 
     async def progress(self) -> list[Progress]:
         """Return the progress of every live subscription."""
+        ...
+
+    async def replays(self) -> list[Replayed]:
+        """Return the replays, oldest first."""
         ...
 
     async def retired(self) -> list[RetiredOne]:

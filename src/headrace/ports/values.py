@@ -200,3 +200,5 @@ class Subscription(NamedTuple):
     topic: TopicInfo
     #: The first name of the handler, which its derived ids are made of; empty where it was never renamed.
     born: str = ""
+    #: A further one, whose version is fixed and that handles what it was allotted.
+    replay: bool = False

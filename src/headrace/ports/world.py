@@ -90,6 +90,9 @@ FAILPOINTS = (
     "release.committed",
 )
 
+#: Those of a replay beside them: history is allotted, inside of the transaction and behind it; more follows.
+REPLAY_FAILPOINTS = ("replay.allotted", "replay.begun", "replay.extended")
+
 #: Those of who looks after a file: a handler is renamed or retired, a payload removed (for good or not),
 #: what is left of it forgotten, pages are given back, the file is rewritten, its WAL emptied, a copy made.
 CARE_FAILPOINTS = (

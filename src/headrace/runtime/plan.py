@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.event.contract import Contract, Event
 from headrace.event.envelope import Stamp
@@ -39,6 +39,19 @@ class Plan:
     ]
 
 
+class Beside(NamedTuple):
+    """Where a replay puts what its handler emits: beside the live results."""
+
+    side: str
+    #: What ids of emitted events are derived from, in place of the handler's name.
+    subscription: str
+
+
+def side_topic(topic: str, side: str) -> str:
+    """Return where the results of a side lie that would lie in a topic."""
+    return f"{topic}.side.{side}"
+
+
 def as_async(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     """Return a plain function in the shape of a coroutine function, so that one loop drives both."""
 
@@ -56,15 +69,21 @@ async def compile_plan(
     call: Callable[..., Awaitable[Any]],
     *,
     born: str = "",
+    beside: Beside | None = None,
 ) -> Plan:
     """Return the plan of a handler version; topics and stamps are made known to the journal."""
     contracts = handler.emits
-    stamps = await journal.intern([stamp_of(one, origin.app, handler, version) for one in contracts])
+    side = beside.side if beside else None
+    stamps = [stamp_of(one, origin.app, handler, version)._replace(side=side) for one in contracts]
+    numbers = await journal.intern(stamps)
     emissions: dict[type[Event], Emission] = {}
-    for contract, stamp in zip(contracts, stamps, strict=True):
+    for contract, stamp in zip(contracts, numbers, strict=True):
         topic = await journal.topic(contract.topic)
+        if side is not None:
+            topic = await journal.topic(side_topic(contract.topic, side), topic.partitions)
         emissions[contract.cls] = emission(contract, stamp, topic, journal, origin, later=handler.is_async)
-    derivation = Derivation(born or handler.name, version.name)
+    name = beside.subscription if beside else born or handler.name
+    derivation = Derivation(name, version.name)
     decode = handler.consumes.decode
     return Plan(
         handler=handler,

@@ -83,12 +83,15 @@ class Versions:
 
     async def start(self) -> None:
         """Load the model and offer the version; raises the `ModelError` family when it cannot be loaded."""
-        model: LoadedModel | None = None
-        if self._handler.model is not None:
-            load = self._handler.model.load
-            model = await asyncio.get_running_loop().run_in_executor(self._loader, load)
+        model = await self._load()
+        if model is not None and self._handler.model is not None:
             self._watch = Watch(self._handler.model, model)
         await self._adopt(model, await self._offer(model))
+
+    async def _load(self) -> LoadedModel | None:
+        if self._handler.model is None:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(self._loader, self._handler.model.load)
 
     async def look(self) -> None:
         """Take notice of a changed model file; a broken one leaves the old version serving."""
@@ -133,10 +136,13 @@ class Versions:
         self.serving = None
 
     async def _offer(self, model: LoadedModel | None) -> Offered:
+        return await self._journal.offer(self._offer_of(model))
+
+    def _offer_of(self, model: LoadedModel | None) -> VersionOffer:
         offer = VersionOffer(self._handler.name, self._handler.version)
-        if model is not None:
-            offer = offer._replace(model=model.name, digest=model.digest, model_declared=model.declared)
-        return await self._journal.offer(offer)
+        if model is None:
+            return offer
+        return offer._replace(model=model.name, digest=model.digest, model_declared=model.declared)
 
     async def _adopt(self, model: LoadedModel | None, offered: Offered) -> None:
         if model is not None:
@@ -172,3 +178,24 @@ class Versions:
         if self._told != offered.mine.name:  # once per version, not at every look
             self._told = offered.mine.name
             _log.error("%s (%s)", fault, fault.hint)
+
+
+class Pinned(Versions):
+    """The version of a replay: what the files hold at its start, whatever is active and whatever comes."""
+
+    _model: LoadedModel | None = None
+
+    async def load(self) -> VersionOffer:
+        """Load the model; return what this process can run.  Raises the `ModelError` family."""
+        self._model = await self._load()
+        return self._offer_of(self._model)
+
+    async def serve(self, version: VersionInfo) -> None:
+        """Be ready for events under the version that the journal has made of the offer."""
+        await self._adopt(self._model, Offered(version, version))
+
+    async def look(self) -> None:
+        """Leave the files alone: another version would be another replay."""
+
+    async def follow(self) -> None:
+        """Stay: what is active does not matter."""

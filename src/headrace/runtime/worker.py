@@ -11,13 +11,23 @@ from functools import partial
 from typing import Any
 
 from headrace import errors
-from headrace.ports import Clock, Journal, Keep, Observer, Timing, VersionInfo, World
+from headrace.ports import (
+    Clock,
+    Consumer,
+    Journal,
+    Keep,
+    Observer,
+    Subscription,
+    Timing,
+    VersionInfo,
+    World,
+)
 from headrace.ports import Worker as Lease
 from headrace.runtime.emission import Limits, Origin
 from headrace.runtime.handlers import AT_LEAST_ONCE, Handler
 from headrace.runtime.offload import ProcessPool
 from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.plan import Plan, as_async, compile_plan
+from headrace.runtime.plan import Beside, Plan, as_async, compile_plan
 from headrace.runtime.provide import Resources
 from headrace.runtime.server import Server
 from headrace.runtime.serving import Quiet, Shared, Versions
@@ -82,10 +92,21 @@ class Worker:
         self._lease = await self._journal.join(self._settings.lease_ms)
         for handler in self._handlers:
             self.servers.append(await self._server(handler, self._lease))
+        self._keep(self._lease, keep=keep)
+
+    def _keep(self, lease: Lease, *, keep: bool) -> None:
         if keep:
             longest = max((handler.deadline_ms for handler in self._handlers), default=0)
-            self._keeper = Keeper(self._lease, self._clock, self._settings.lease_ms, longest)
+            self._keeper = Keeper(lease, self._clock, self._settings.lease_ms, longest)
             self._keeper.start()
+
+    def parts(self) -> dict[str, Any]:
+        """Return what this worker was made of, for one of another kind."""
+        return {
+            "journal": self._journal, "handlers": self._handlers, "world": self._world, "app": self._app,
+            "known_types": self._known_types, "observer": self._observer, "settings": self._settings,
+            "resources": self._resources,
+        }  # fmt: skip
 
     async def _server(self, handler: Handler, lease: Lease) -> Server:
         topic = handler.consumes.topic
@@ -94,7 +115,21 @@ class Worker:
         )
         at_least_once = handler.delivery == AT_LEAST_ONCE
         consumer = self._journal.consumer(lease, subscription, at_least_once=at_least_once)
+        compiled = self._compiler(handler, subscription)
+        versions = Versions(handler, self._journal, self._inference(handler), self._clock, compiled)
+        await versions.start()
+        return self._serving(handler, consumer, versions)
 
+    def _inference(self, handler: Handler) -> Threads:
+        # One thread for each model: a slow one does not hold up another, and batches of one do not overlap.
+        inference = Threads(1, f"headrace-model-{handler.name}")
+        self._pools.append(inference)
+        return inference
+
+    def _compiler(
+        self, handler: Handler, subscription: Subscription, beside: Beside | None = None
+    ) -> Callable[[VersionInfo], Awaitable[Plan]]:
+        """Return what makes the plan of a version."""
         processes = ProcessPool(handler.name, handler.concurrency) if handler.offload == "process" else None
         if processes is not None:
             self._pools.append(processes)
@@ -104,24 +139,22 @@ class Worker:
             call = partial(call, **{name: values[kind] for name, kind in handler.needs.items()})
         if isinstance(self._observer, Timing):
             call = self._observer.timed(handler.name, call)
-
         origin = Origin(self._app, f"service:{self._app}", self._settings.limits, self._clock)
 
         async def compiled(version: VersionInfo) -> Plan:
-            return await compile_plan(handler, version, self._journal, origin, call, born=subscription.born)
+            born = subscription.born
+            return await compile_plan(handler, version, self._journal, origin, call, born=born, beside=beside)
 
-        # One thread for each model: a slow one does not hold up another, and batches of one do not overlap.
-        inference = Threads(1, f"headrace-model-{handler.name}")
-        self._pools.append(inference)
-        versions = Versions(handler, self._journal, inference, self._clock, compiled)
-        await versions.start()
+        return compiled
+
+    def _serving(self, handler: Handler, consumer: Consumer, versions: Versions) -> Server:
         pipeline = Pipeline(
             self._journal,
             self._world,
             known_types=self._known_types,
             wake=consumer.wake,
             concurrency=handler.concurrency,
-            threads=None if handler.is_async or processes else self._pool(handler),
+            threads=None if handler.is_async or handler.offload == "process" else self._pool(handler),
         )
         balance_s = self._settings.lease_ms / 1000 / 4
         shared = Shared(self._quiet, self._observer, balance_s, self._journal.where)

@@ -101,6 +101,7 @@ class Kafka:
         hands_over_idle=False,
         failpoints=False,
         queues_publishes=False,
+        replays=False,
     )
 
     name = ""

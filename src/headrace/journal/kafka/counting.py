@@ -205,6 +205,7 @@ async def _history(survey: Survey, now: Moment, handler: str, ledger: Ledger | N
         taken=sum(one.taken for one in positions),
         unfinished=sum(len(one.open) for one in positions),
         neither=0 if ledger is None else await _neither(survey, now, ledger, ranges),
+        replayed={},
     )
 
 

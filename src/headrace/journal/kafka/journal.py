@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from headrace import errors
 from headrace.event.envelope import Head, Stamp
@@ -34,6 +35,8 @@ from headrace.ports.index import Index
 class KafkaJournal:
     """Events and ledgers on a cluster; first positions, claims and versions in an index."""
 
+    can_replay = False
+
     def __init__(
         self, cluster: Cluster, index: Index, *, clock: Clock, chance: Chance, faults: Faults
     ) -> None:
@@ -55,6 +58,10 @@ class KafkaJournal:
         if units is not None:
             units.close()
             await self._log.close()
+
+    def replays(self) -> NoReturn:
+        """Refuse: allotting history takes one transaction over ledger and index, which is not written yet."""
+        raise errors.ReplayUnsupported
 
     # --- topics and stamps --------------------------------------------------------------------
 

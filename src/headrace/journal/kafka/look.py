@@ -14,7 +14,7 @@ from headrace.journal.kafka.survey import Survey, Surveying
 from headrace.journal.reader import ID_DIGITS_MIN
 from headrace.journal.versions import handler_unknown
 from headrace.ports import Chance, Clock, Faults, VersionInfo
-from headrace.ports.history import History
+from headrace.ports.history import History, RetiredOne
 from headrace.ports.index import Index
 from headrace.ports.look import (
     UNDECIDED,
@@ -22,7 +22,7 @@ from headrace.ports.look import (
     Filter,
     Letter,
     Progress,
-    RetiredOne,
+    Replayed,
     Standing,
     StoredEvent,
     Topic,
@@ -50,6 +50,10 @@ class KafkaLook(Surveying):
     async def progress(self) -> list[Progress]:
         """Return the progress of every subscription."""
         return await counting.progress(self._survey)
+
+    async def replays(self) -> list[Replayed]:
+        """Return none: there are no replays on Kafka yet."""
+        return []
 
     async def retired(self) -> list[RetiredOne]:
         """Return nothing: on a cluster a handler ends with its consumer group."""

@@ -1,0 +1,298 @@
+"""``headrace replay``: run history through a version of a handler, each event once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace import errors
+from headrace.cli.moments import bound_of
+from headrace.cli.options import Index, Journal, Json, Target, examples
+from headrace.cli.output import Exit, Progress, counted, plain, put, put_facts, put_json, say
+
+if TYPE_CHECKING:
+    from headrace.app import App
+    from headrace.ports.replay import Order, Replay, ReplayPlan, ReplayState
+    from headrace.runtime.replay import ReplayWorker
+
+_EPILOG = examples(
+    "headrace replay app:app route --dry-run",
+    "headrace replay app:app route --side trial --from 2026-01-01 --rate 200/s",
+    "headrace replay app:app route --model-version intent@2 --chain 01a22a41-9f19-79cd",
+    "headrace replay app:app route --live --to 5000",
+    "headrace replay app:app route --side trial --again second",
+    "headrace replay app:app route --side shadow --follow",
+    more="The version is that of the code and the model file of this app. Killed at any moment, the same"
+    " command goes on. Ctrl-C: what is in hand ends or is handed back.",
+)
+#: What the reasons mean for which an event is not replayed.
+_REASONS = {
+    "before_start": "older than the start of the handler",
+    "unfinished": "not finished live",
+    "dead": "dead letters of this version: redrive them",
+    "handled": "handled by this version live",
+    "replayed": "with another replay of this version",
+}
+
+
+# fmt: off
+Version = Annotated[
+    str | None,
+    typer.Option(
+        "--model-version", show_default=False, metavar="VERSION",
+        help="Go on only if the app holds this version: as `model history` names it, or @epoch.",
+    ),
+]
+Side = Annotated[
+    str | None,
+    typer.Option(
+        "--side", show_default=False, metavar="NAME",
+        help="Put results beside the live ones, in topics `<topic>.side.NAME`. [default: replay]",
+    ),
+]
+Again = Annotated[
+    str | None,
+    typer.Option(
+        "--again", show_default=False, metavar="NAME",
+        help="Also what the version has handled before, once under this name; with --side only.",
+    ),
+]
+Begin = Annotated[
+    str | None,
+    typer.Option(
+        "--from", show_default=False, metavar="TIME|OFFSET",
+        help="Begin at this time (UTC, or 15m, 2h, 3d ago) or offset.",
+    ),
+]
+End = Annotated[
+    str | None,
+    typer.Option(
+        "--to", show_default=False, metavar="TIME|OFFSET",
+        help="End before this time, or with this offset.",
+    ),
+]
+# fmt: on
+
+
+def add_to(top: typer.Typer) -> None:
+    """Add the command."""
+    top.command("replay", epilog=_EPILOG)(_replay)
+
+
+def _replay(  # noqa: PLR0913, PLR0917 - one parameter per option
+    target: Target,
+    handler: Annotated[
+        str, typer.Argument(metavar="HANDLER", help="app.function, or function.", show_default=False)
+    ],
+    version: Version = None,
+    side: Side = None,
+    live: Annotated[bool, typer.Option("--live", help="Put results into the live topics.")] = False,
+    again: Again = None,
+    first: Begin = None,
+    last: End = None,
+    chain: Annotated[
+        str | None,
+        typer.Option("--chain", show_default=False, metavar="EVENT", help="Events of the chain of this one."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Shadow: go on with what is handled live from now on.")
+    ] = False,
+    rate: Annotated[
+        str | None, typer.Option("--rate", show_default=False, metavar="N/s", help="At most so many events.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be replayed; nothing is written.")
+    ] = False,
+    journal: Journal = None,
+    index: Index = None,
+    as_json: Json = False,
+) -> int:  # fmt: skip
+    """Run history through the version of a handler that this app holds, each event once."""
+    from headrace.cli.target import load
+    from headrace.ports.replay import SIDE_DEFAULT
+    from headrace.world import SystemClock
+
+    if live and side is not None:
+        raise errors.CommandInvalid(problem="--side and --live do not go together")
+    app = load(target)
+    app.configure({"journal": journal, "index": index})
+    order = _order(app, handler)
+    now_us = SystemClock().wall_us()
+    begin, end = bound_of("--from", first, now_us), bound_of("--to", last, now_us)
+    order = replace(
+        order, version=version or "", side=None if live else side or SIDE_DEFAULT, again=again,
+        from_offset=begin.offset, from_us=begin.us, to_offset=end.offset, to_us=end.us, follow=follow,
+    )  # fmt: skip
+    run = _Run(app, _rate(rate), chain, dry_run=dry_run, as_json=as_json)
+    return asyncio.run(run.whole(order))
+
+
+def _order(app: App, name: str) -> Order:
+    """Return the order for all history of a handler; raises `HandlerUnknown`."""
+    from headrace.journal.versions import handler_unknown
+    from headrace.ports.replay import Order
+
+    found = app.handlers.get(name) or app.handlers.get(f"{app.name}.{name}")
+    if found is None:
+        raise handler_unknown(name, list(app.handlers))
+    return Order(handler=found.name, topic=found.consumes.topic)
+
+
+def _rate(text: str | None) -> float | None:
+    """Return events a second."""
+    if text is None:
+        return None
+    number = text.removesuffix("/s")
+    try:
+        rate = float(number)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise errors.CommandInvalid(
+            problem=f"--rate {text!r} is no number of events a second", hint="--rate 200/s"
+        )
+    return rate
+
+
+class _Run:
+    """One replay: the plan or the work, and what is told of it."""
+
+    def __init__(
+        self, app: App, rate: float | None, chain: str | None, *, dry_run: bool, as_json: bool
+    ) -> None:
+        self._app, self._rate, self._chain = app, rate, chain
+        self._dry_run, self._as_json = dry_run, as_json
+        self._stop = asyncio.Event()
+        self._interrupted = False
+        self._before = 0
+
+    async def whole(self, order: Order) -> int:
+        """Plan or carry out; returns the exit code."""
+        from headrace.cli.access import reading
+        from headrace.runtime.replay import ReplayWorker
+        from headrace.wiring import can_replay
+
+        settings = self._app.settings
+        if not can_replay(settings):
+            raise errors.ReplayUnsupported
+        async with reading(settings.journal, settings.index) as look:
+            # Nothing is made where there is no journal.
+            if self._chain is not None:
+                found = await look.find(self._chain)
+                order = replace(order, chain=found.envelope.event_id.bytes)
+        async with self._app as app:
+            worker = ReplayWorker(app.worker(only=[order.handler]), order, rate=self._rate)
+            try:
+                if self._dry_run:
+                    self._tell_plan(order, await worker.plan())
+                    return Exit.DONE
+                return await self._carry_out(worker, order)
+            finally:
+                await worker.finish()
+
+    async def _carry_out(self, worker: ReplayWorker, order: Order) -> int:
+        from headrace.ports.replay import ReplayPlan
+
+        begun = await worker.begin()
+        if isinstance(begun, ReplayPlan):
+            self._tell_plan(order, begun)
+            return Exit.DONE
+        self._watch_signals()
+        self._tell_start(order, begun)
+        state = await worker.state()
+        bar = Progress(state.allotted)
+        self._before = state.done + state.dead
+
+        def tell(now: ReplayState) -> None:
+            bar.total = now.allotted
+            bar.at(now.done + now.dead, f"{now.dead:,} dead" if now.dead else "")
+
+        try:
+            await worker.until_done(self._stop, tell)
+        finally:
+            bar.end()
+        state = await worker.state()
+        self._tell_end(order, begun, state)
+        if self._interrupted:
+            return Exit.INTERRUPTED
+        return Exit.NO if state.dead else Exit.DONE
+
+    def _watch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        loop.add_signal_handler(signal.SIGTERM, self._interrupt)
+
+    def _interrupt(self) -> None:
+        self._interrupted = True
+        self._stop.set()
+
+    # --- words --------------------------------------------------------------------------------
+
+    def _tell_start(self, order: Order, begun: Replay) -> None:
+        plan = begun.plan
+        how = "goes on" if begun.resumed else f"{counted(plan.allotted, 'event')} of history"
+        say(f"{order.handler}, version {plan.version.name}, {_where(order)}: {how}")
+        if order.follow:
+            say("following what is handled live; Ctrl-C ends it")
+
+    def _tell_plan(self, order: Order, plan: ReplayPlan) -> None:
+        """Print what would be done, or that there is nothing to do."""
+        if self._as_json:
+            put_json(_about(order, plan) | {"dry_run": self._dry_run})
+            return
+        what = "would be replayed" if self._dry_run else "to replay: there is nothing to do"
+        put(f"{counted(plan.allotted, 'event')} {what}, {_where(order)}")
+        self._put_facts(plan)
+
+    def _tell_end(self, order: Order, begun: Replay, state: ReplayState) -> None:
+        if self._as_json:
+            put_json(
+                _about(order, begun.plan)
+                | {
+                    "dry_run": False,
+                    "allotted": state.allotted,
+                    "handled": state.done,
+                    "emitted": state.emitted,
+                    "dead": state.dead,
+                    "left": state.allotted - state.done - state.dead,
+                    "complete": state.complete,
+                    "resumed": begun.resumed,
+                }
+            )
+            return
+        left = state.allotted - state.done - state.dead
+        put(
+            f"{state.done:,} of {counted(state.allotted, 'event')} handled, {state.emitted:,} emitted,"
+            f" {state.dead:,} dead, {left:,} left, {_where(order)}"
+        )
+        self._put_facts(begun.plan)
+        if state.dead:
+            say(f"dead letters: headrace dlq ls --handler {order.handler}")
+        if not state.complete:
+            say("the same command goes on")
+
+    def _put_facts(self, plan: ReplayPlan) -> None:
+        facts: dict[str, Any] = {"version": plan.version.name}
+        skipped = [f"{count:,} {_REASONS[reason]}" for reason, count in plan.skipped.items()]
+        put_facts(facts | {"passed over": ", ".join(skipped)})
+
+
+def _where(order: Order) -> str:
+    return "into the live topics" if order.side is None else f"on side {plain(order.side)}"
+
+
+def _about(order: Order, plan: ReplayPlan) -> dict[str, Any]:
+    return {
+        "handler": order.handler,
+        "topic": order.topic,
+        "version": plan.version.name,
+        "side": order.side,
+        "again": order.again,
+        "follow": order.follow,
+        "allotted": plan.allotted,
+        "skipped": dict(plan.skipped),
+    }
