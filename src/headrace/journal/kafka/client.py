@@ -73,6 +73,8 @@ _LEASE = (
 
 
 _HINT = "see whether the brokers run and can be reached from here; workers connect again by themselves"
+#: For what committed readers cannot reach: brokers that died before the markers of a transaction leave it so.
+STUCK = "if it stays so a transaction hangs: kafka-transactions.sh find-hanging names it, abort ends it"
 #: Errors of a reader beside the groups that say nothing: the end of a partition, and that the group which the
 #: library asks for in vain may not be used.
 NO_ERRORS = frozenset({KafkaError._PARTITION_EOF, KafkaError.GROUP_AUTHORIZATION_FAILED})  # noqa: SLF001 - the library names it so

@@ -14,6 +14,7 @@ from headrace.journal.kafka.client import (
     APPEARS_S_MAX,
     NO_ERRORS,
     REQUEST_TIMEOUT_S,
+    STUCK,
     Cluster,
     Doing,
     answered,
@@ -135,7 +136,7 @@ class Fetcher:
                     return
                 if self._clock.boot_ns() > deadline:
                     problem = f"{topic}/{partition} is not readable up to offset {end}."
-                    raise errors.JournalUnavailable(problem, path=self._address)
+                    raise errors.JournalUnavailable(problem, path=self._address, hint=STUCK)
         finally:
             self._consumer.unassign()
 

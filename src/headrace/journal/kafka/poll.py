@@ -281,7 +281,10 @@ class Poller:
             return []
         # The answer waits for transactions that are under way; after it the ledger is whole.
         asked = [TopicPartition(self.topic.name, partition) for partition in partitions]
-        consumer.committed(asked, timeout=REQUEST_TIMEOUT_S)
+        try:
+            consumer.committed(asked, timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as fault:  # raised through the library it would be no exception any more
+            raise coded(fault, self._address, self._doing) from fault
         found = self._read_ledger(set(partitions))
         return [self._start_of(partition, found.get(partition)) for partition in partitions]
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import NO_ERRORS, Cluster, coded, reading
+from headrace.journal.kafka.client import NO_ERRORS, STUCK, Cluster, coded, reading
 from headrace.journal.kafka.fetch import offsets_of
 from headrace.ports import Clock
 
@@ -122,7 +122,7 @@ class Spans:
             elif now - heard_ns > silent_s_max * 1e9:
                 (topic, partition), end = next(iter(self._ends.items()))
                 problem = f"{topic}/{partition} is not readable up to offset {end}."
-                raise errors.JournalUnavailable(problem, path=self._address)
+                raise errors.JournalUnavailable(problem, path=self._address, hint=STUCK)
 
     def _burst(self) -> list[Message]:
         found: list[Message] = []
