@@ -47,7 +47,7 @@ def test_a_rule_that_is_switched_off_is_noticed(
     tmp_path: Path, sabotage: str, faults: tuple[str, ...]
 ) -> None:
     """Without the rule the same runs find faults: they are able to fail."""
-    code, result, _ = care(tmp_path, "--runs=1", "--seed=1", f"--sabotage={sabotage}")
+    code, result, _ = care(tmp_path, "--runs=2", "--seed=1", f"--sabotage={sabotage}")
 
     assert code == 1
     assert sum(result[fault] for fault in faults) > 0
