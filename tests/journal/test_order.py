@@ -23,8 +23,10 @@ async def read_on(member: Member, until: asyncio.Event, *, beside: float) -> lis
             await member.settle(batch)
         elif last:
             return seen
-        else:
-            last = until.is_set()
+        elif until.is_set():
+            # Where nobody tells of commits they are looked for, every few milliseconds.
+            last = True
+            await asyncio.sleep(0.1)
         await asyncio.sleep(beside)
 
 

@@ -85,12 +85,17 @@ class Shop:
 
     async def close(self) -> None:
         """Finish everything and close."""
-        await drain([server for worker in self.workers for server in worker.servers], self.clock)
+        servers = [server for worker in self.workers for server in worker.servers]
+        for _ in range(3):  # a partition may be free at the end: one gives it up, the other takes it
+            await drain(servers, self.clock)
+            self.clock.advance(BALANCE_S)
         for worker, app in zip(self.workers, self.apps, strict=True):
             await worker.finish()
             await app.close()
 
 
+#: Longer than from one balance to the next, shorter than a lease.
+BALANCE_S = 3.0
 TURNS = st.lists(st.integers(0, 12), min_size=1, max_size=3)
 Steps = Sequence[tuple[int, int, float]]
 STEPS = st.lists(
