@@ -47,7 +47,7 @@ def test_each_version_handles_each_event_once_live_and_replayed_together(tmp_pat
 @pytest.mark.timeout(300)
 def test_a_rule_that_is_switched_off_is_noticed(tmp_path: Path, sabotage: str, fault: str) -> None:
     """Without the rule the same runs find faults: they are able to fail."""
-    options = ("--runs=2", "--seed=1", "--only=settle.open", f"--sabotage={sabotage}")
+    options = ("--runs=4", "--seed=1", "--only=settle.open", f"--sabotage={sabotage}")
     code, result, _ = kill(tmp_path, *options)
 
     assert code == 1
