@@ -44,7 +44,10 @@ def test_a_server_whose_last_flight_has_ended_sleeps() -> None:
     clock, looks = ManualClock(), list[int]()
     server = Server.__new__(Server)
     server._clock, server._flights, server._rhythm = clock, [flight_of(1)], Rhythm(clock)
-    server._claimed, server.consumer = deque(), cast("Any", SimpleNamespace(claims_apart=False))
+    server._claimed, server.consumer = (
+        deque(),
+        cast("Any", SimpleNamespace(claims_apart=False, more=lambda: False)),
+    )
     server._deadline = cast("Any", SimpleNamespace(interval_s=0.5, look=lambda: looks.append(1)))
     server._watch_deadlines()
     server._flights.clear()

@@ -141,7 +141,7 @@ def _rows(file: Path, text_field: str, label_field: str) -> Iterator[tuple[int, 
                 if not line.strip():
                     continue
                 if number > LINES_MAX:
-                    raise errors.CommandInvalid(problem=f"{file} has more than {LINES_MAX:,} lines")
+                    raise errors.CommandInvalid(problem=f"{file} has more than {counted(LINES_MAX, 'line')}")
                 yield number, *_row(f"{file}:{number}", line, text_field, label_field)
     except OSError as fault:
         raise errors.CommandInvalid(problem=f"{file} cannot be read: {fault.strerror}") from None
