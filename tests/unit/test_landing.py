@@ -7,6 +7,7 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
+from headrace.gate.rate import Rate
 from headrace.ports import Batch, Row, VersionInfo
 from headrace.runtime.flight import Flight, Landing
 from headrace.runtime.rhythm import Rhythm
@@ -44,10 +45,8 @@ def test_a_server_whose_last_flight_has_ended_sleeps() -> None:
     clock, looks = ManualClock(), list[int]()
     server = Server.__new__(Server)
     server._clock, server._flights, server._rhythm = clock, [flight_of(1)], Rhythm(clock)
-    server._claimed, server.consumer = (
-        deque(),
-        cast("Any", SimpleNamespace(claims_apart=False, more=lambda: False)),
-    )
+    nothing = SimpleNamespace(claims_apart=False, more=lambda: False)
+    server._claimed, server.consumer, server._rate = deque(), cast("Any", nothing), Rate(None)
     server._deadline = cast("Any", SimpleNamespace(interval_s=0.5, look=lambda: looks.append(1)))
     server._watch_deadlines()
     server._flights.clear()

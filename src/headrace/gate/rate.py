@@ -19,7 +19,7 @@ class Rate:
     """A bucket that fills at a steady rate, and an event takes one drop; ``None`` is no bound."""
 
     def __init__(self, per_s: float | None) -> None:
-        self._limited = per_s is not None
+        self.limited = per_s is not None
         self._per_s = per_s = per_s or RATE_PER_S_MAX
         self._most = max(1.0, per_s * BURST_S)
         self._grain = max(1.0, min(self._most, per_s * GRAIN_S))
@@ -32,7 +32,7 @@ class Rate:
         What is in hand is bounded by what may begin in a second: behind a handler that hung, no more than
         that begins at once.
         """
-        if not self._limited:
+        if not self.limited:
             return UNLIMITED
         self._fill(now_ns)
         if self._drops < self._grain:
@@ -45,7 +45,7 @@ class Rate:
 
     def wait_s(self, now_ns: int) -> float:
         """Return how long until more may be taken."""
-        if not self._limited:
+        if not self.limited:
             return 0.0
         self._fill(now_ns)
         short = self._grain - self._drops

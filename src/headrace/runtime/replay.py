@@ -105,9 +105,8 @@ class Pace:
         """Return when there may be something to take."""
         pause_s, self._pause_s = self._pause_s, 0.0
         if pause_s and not self._aloft:
-            await self._clock.sleep(
-                min(seconds, pause_s)
-            )  # commits of live work do not wake it: that costs both
+            # Commits of live work do not wake it: that costs both.
+            await self._clock.sleep(min(seconds, pause_s))
         else:
             await self._consumer.wait(min(seconds, pause_s) if pause_s else seconds)
 

@@ -227,11 +227,15 @@ class Server:
         return self._window * (1 + self.consumer.claims_apart)
 
     def _room(self) -> int:
-        return min(self._free(), self._rate.room(self._clock.boot_ns(), self._aloft()))
+        free = self._free()
+        if not self._rate.limited:
+            return free
+        return min(free, self._rate.room(self._clock.boot_ns(), self._aloft()))
 
     def _limited_s(self) -> float:
         """Return how long until its rate lets the handler have what is there; 0: nothing waits for that."""
-        return self._rate.wait_s(self._clock.boot_ns()) if self.consumer.more() else 0.0
+        limited = self._rate.limited and self.consumer.more()
+        return self._rate.wait_s(self._clock.boot_ns()) if limited else 0.0
 
     def next_due_ns(self) -> int | None:
         """Return when there is something to do although nothing happens, on the boot clock."""

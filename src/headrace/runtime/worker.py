@@ -170,21 +170,21 @@ class Worker:
         """Serve until ``stop`` is set; returns how many events were handed back unfinished."""
         tasks = [asyncio.create_task(server.run(), name=server.name) for server in self.servers]
         waiter = asyncio.create_task(stop.wait())
-        beside = [asyncio.create_task(self._beat()), asyncio.create_task(self._sweep())]
+        beat, sweep = asyncio.create_task(self._beat()), asyncio.create_task(self._sweep())
         try:
             done, _ = await asyncio.wait([*tasks, waiter], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {waiter}:
                 task.result()  # a server ends by itself only with an error
         finally:
             waiter.cancel()
-            beside[1].cancel()
+            sweep.cancel()
             for server in self.servers:
                 server.stop()
             await asyncio.gather(*tasks, return_exceptions=True)
             try:
                 handed_back = await self.finish()
             finally:
-                beside[0].cancel()  # the lease is needed until all is handed back
+                beat.cancel()  # the lease is needed until all is handed back
         return handed_back
 
     async def _beat(self) -> None:
