@@ -169,10 +169,9 @@ class App:
         return fn
 
     def _register(self, handler: Handler) -> None:
+        names = {handler.name, handler.was} - {None}
         for known in self.handlers.values():
-            if {known.name, known.was} & {handler.name, handler.was} - {
-                None
-            }:  # one of them would have no history
+            if names & {known.name, known.was}:  # one of them would have no history
                 raise errors.HandlerTwice(handler=handler.name, first=known.where, second=handler.where)
         for contract in (handler.consumes, *handler.emits):
             self._know(contract)

@@ -34,7 +34,7 @@ _INSTEAD = {
 
 def journal_of(settings: Settings, world: World) -> Journal:
     """Return the journal that the settings name, not opened yet."""
-    if settings.journal.startswith(_KAFKA):
+    if on_kafka(settings):
         with _extra():
             from headrace.journal.kafka.journal import KafkaJournal
         return _on_kafka(KafkaJournal, settings, world)
@@ -43,9 +43,14 @@ def journal_of(settings: Settings, world: World) -> Journal:
     return _in_file(SqliteJournal, settings, world)
 
 
+def on_kafka(settings: Settings) -> bool:
+    """Return whether the journal that the settings name is on a cluster, not in a file."""
+    return settings.journal.startswith(_KAFKA)
+
+
 def can_replay(settings: Settings) -> bool:
     """Return whether history can be run through a version on the journal that the settings name."""
-    return not settings.journal.startswith(_KAFKA)
+    return not on_kafka(settings)
 
 
 def index_of(settings: Settings, world: World) -> Index:
@@ -62,7 +67,7 @@ def index_of(settings: Settings, world: World) -> Index:
 
 def look_of(settings: Settings, world: World) -> Look:
     """Return the journal that the settings name, to be looked into; not opened yet."""
-    if settings.journal.startswith(_KAFKA):
+    if on_kafka(settings):
         with _extra():
             from headrace.journal.kafka.look import KafkaLook
         return _on_kafka(KafkaLook, settings, world)
@@ -73,7 +78,7 @@ def look_of(settings: Settings, world: World) -> Look:
 
 def desk_of(settings: Settings, world: World) -> Desk:
     """Return the journal that the settings name, to be decided on; not opened yet."""
-    if settings.journal.startswith(_KAFKA):
+    if on_kafka(settings):
         with _extra():
             from headrace.journal.kafka.look import KafkaDesk
         return _on_kafka(KafkaDesk, settings, world)
@@ -84,7 +89,7 @@ def desk_of(settings: Settings, world: World) -> Desk:
 
 def upkeep_of(settings: Settings, world: World) -> Upkeep:
     """Return the index beside the journal that the settings name; raises `CommandInvalid` without one."""
-    if not settings.journal.startswith(_KAFKA):
+    if not on_kafka(settings):
         problem = "a journal in a SQLite file has no index beside it"
         raise errors.CommandInvalid(problem=problem, hint="``headrace status --verify`` checks the file")
     with _extra():
@@ -94,7 +99,7 @@ def upkeep_of(settings: Settings, world: World) -> Upkeep:
 
 def care_of(settings: Settings, world: World, command: str) -> Care:
     """Return the journal that the settings name, to be looked after; raises `NotOnKafka` on a cluster."""
-    if settings.journal.startswith(_KAFKA):
+    if on_kafka(settings):
         raise errors.NotOnKafka(command=command, instead=_INSTEAD[command])
     from headrace.journal.care import SqliteCare
 

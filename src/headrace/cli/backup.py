@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.options import Journal, Json, examples
-from headrace.cli.output import Exit, counted, put, put_json
+from headrace.cli.output import Exit, counted, mib, put, put_json
 
 _EPILOG = examples(
     "headrace backup backups/monday.db",
@@ -39,6 +39,6 @@ def _backup(
     if as_json:
         put_json(found._asdict())
     else:
-        told = f"{counted(found.events, 'event')}, {found.size_bytes / (1 << 20):,.1f} MiB"
+        told = f"{counted(found.events, 'event')}, {mib(found.size_bytes)}"
         put(f"{found.path}: {told}, verified, {found.seconds:,.1f} s")
     return Exit.DONE

@@ -101,11 +101,11 @@ def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option
 
 
 def _model(target: str, name: str) -> OnnxModel:
-    from headrace.cli.target import load
+    from headrace.cli.target import handler_named, load
     from headrace.model.onnx import OnnxModel
 
     app = load(target)
-    handler = app.handlers.get(name) or app.handlers.get(f"{app.name}.{name}")
+    handler = handler_named(app, name)
     if handler is None:
         known = ", ".join(app.handlers) or "none"
         raise errors.CommandInvalid(problem=f"{target} has no handler {name!r}; it has {known}")

@@ -136,12 +136,13 @@ def _strangers(app: App) -> list[str]:
     is looked at, and only one that is there.
     """
     from headrace.cli.access import looked
+    from headrace.wiring import on_kafka
 
     async def look(at: Look) -> tuple[list[Progress], list[Topic]]:
         return await at.progress(), await at.topics()
 
     journal = app.settings.journal
-    if journal.startswith("kafka://"):
+    if on_kafka(app.settings):
         return []
     try:
         known, topics = looked(journal, None, look)

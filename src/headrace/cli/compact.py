@@ -8,10 +8,10 @@ import typer
 
 from headrace import errors
 from headrace.cli.options import Journal, Json, examples
-from headrace.cli.output import Exit, Progress, confirmed, put, put_json, say, show_error
+from headrace.cli.output import Exit, Progress, confirmed, mib, put, put_json, say, show_error
 
 if TYPE_CHECKING:
-    from headrace.ports.care import Care, Compacted, Size
+    from headrace.ports.care import Care, Compacted
 
 _EPILOG = examples("headrace compact", "headrace compact --whole --yes", "headrace compact --json")
 
@@ -43,43 +43,30 @@ def _compact(
     ):
         say("nothing was changed")
         return Exit.NO
-    drawn: list[Progress] = []
-
-    def told(done: int, total: int) -> None:
-        if not drawn:
-            drawn.append(Progress(total))
-        drawn[0].at(done)
+    bar = Progress(None)
 
     async def work(care: Care) -> tuple[str, Compacted]:
-        return care.address, await care.compact(told, whole=whole)
+        return care.address, await care.compact(bar.told, whole=whole)
 
     try:
         path, found = cared(journal, "compact", work)
     finally:
-        for one in drawn:
-            one.end()
+        bar.end()
     if as_json:
         put_json(_document(path, found))
     else:
-        put(f"file {_mib(found.before.file_bytes)} -> {_mib(found.after.file_bytes)},"
-            f" WAL {_mib(found.before.wal_bytes)} -> {_mib(found.after.wal_bytes)},"
-            f" free inside {_mib(found.before.free_bytes)} -> {_mib(found.after.free_bytes)}")  # fmt: skip
+        put(f"file {mib(found.before.file_bytes)} -> {mib(found.after.file_bytes)},"
+            f" WAL {mib(found.before.wal_bytes)} -> {mib(found.after.wal_bytes)},"
+            f" free inside {mib(found.before.free_bytes)} -> {mib(found.after.free_bytes)}")  # fmt: skip
     if found.holder:
         show_error(errors.WalHeld(path=path, holder=found.holder))
     return Exit.NO if found.holder else Exit.DONE
 
 
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):,.1f} MiB"
-
-
 def _document(path: str, found: Compacted) -> dict[str, Any]:
-    def entry(size: Size) -> dict[str, int]:
-        return size._asdict()
-
     return {
         "journal": path,
-        "before": entry(found.before),
-        "after": entry(found.after),
+        "before": found.before._asdict(),
+        "after": found.after._asdict(),
         "holder": found.holder or None,
     }

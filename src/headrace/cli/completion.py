@@ -156,9 +156,10 @@ def _from_journal(ask: Callable[[Look], Awaitable[list[str]]]) -> list[str]:
     """Ask the journal in a file; one on a cluster would keep the shell waiting."""
     from headrace.cli.access import looked
     from headrace.settings import load
+    from headrace.wiring import on_kafka
 
     with suppress(errors.HeadraceError):
-        if not load().journal.startswith("kafka://"):
+        if not on_kafka(load()):
             return looked(None, None, ask)
     return []
 

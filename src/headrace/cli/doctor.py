@@ -114,15 +114,16 @@ def _sqlite() -> Check:
 
 
 def _journal(settings: Settings) -> Iterator[Check]:
-    from headrace.settings import path_of
+    from headrace.settings import MEMORY, path_of
+    from headrace.wiring import on_kafka
 
-    if not settings.journal.startswith("kafka://"):
+    if not on_kafka(settings):
         try:
             path = path_of(settings.journal)
         except errors.HeadraceError as fault:
             yield _failed("journal", fault)
             return
-        if path == ":memory:":
+        if path == MEMORY:
             yield Check("ok", "journal", "in memory: for one process, gone at its end")
             return
         yield from _place(Path(path).absolute().parent)
@@ -158,16 +159,16 @@ def _locks(path: str) -> Iterator[Check]:
     from headrace.journal.holders import holders
     from headrace.world import SystemClock
 
-    def writer() -> Hold | None:
-        return next((one for one in holders(path) if one.lock == "write"), None)
+    def writer(held: list[Hold]) -> Hold | None:
+        return next((one for one in held if one.lock == "write"), None)
 
     try:
         held = holders(path)
-        first = writer()
+        first = writer(held)
         clock, looks = SystemClock(), 0
         while first is not None and not first.stopped and looks < WRITE_LOCK_LOOKS:
             clock.nap(WRITE_LOCK_NAP_S)
-            looks, now = looks + 1, writer()
+            looks, now = looks + 1, writer(holders(path))
             first = now if now is not None and now.pid == first.pid else None
     except OSError as fault:
         yield Check(

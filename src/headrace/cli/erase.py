@@ -53,18 +53,18 @@ def _erase(
     """
     from headrace.cli.access import cared
 
-    async def work(care: Care) -> tuple[str, Erased]:
-        return care.address, await care.erase(keys, topic, effects=effects, dry_run=True)
+    def erased(*, dry_run: bool) -> tuple[str, Erased]:
+        async def work(care: Care) -> tuple[str, Erased]:
+            return care.address, await care.erase(keys, topic, effects=effects, dry_run=dry_run)
 
-    async def really(care: Care) -> tuple[str, Erased]:
-        return care.address, await care.erase(keys, topic, effects=effects, dry_run=False)
+        return cared(journal, "erase", work)
 
-    path, found = cared(journal, "erase", work)
+    path, found = erased(dry_run=True)
     if not dry_run:
         if not confirmed(f"erase {_told(found)} for good?", yes=yes):
             say("nothing was erased")
             return Exit.NO
-        path, found = cared(journal, "erase", really)
+        path, found = erased(dry_run=False)
     if as_json:
         put_json(_document(path, found, dry_run=dry_run))
     else:

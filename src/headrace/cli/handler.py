@@ -36,51 +36,29 @@ def _ls(journal: Journal = None, index: Index = None, as_json: Json = False) -> 
         return await at.progress(), await at.retired()
 
     live, retired = looked(journal, index, look)
+    found = [*(_entry(one, "live") for one in live), *(_entry(one, "retired") for one in retired)]
     if as_json:
-        put_json({"handlers": [*map(_entry, live), *map(_retired_entry, retired)]})
+        put_json({"handlers": found})
         return Exit.DONE
-    rows = [
-        (
-            one.handler, one.topic, "live", one.active.name if one.active else None, one.waiting, one.done,
-            one.dead, one.expired, one.serving,
-        )
-        for one in live
-    ]  # fmt: skip
-    rows += [
-        (one.handler, one.topic, "retired", None, 0, one.done, one.dead, one.expired, 0) for one in retired
-    ]
     head = ("HANDLER", "TOPIC", "STATE", "VERSION", "WAITING", "DONE", "DEAD", "EXPIRED", "WORKERS")
+    rows = [[value for name, value in one.items() if name != "running"] for one in found]
     put_table(head, rows, numbers=range(4, 9))
     return Exit.DONE
 
 
-def _entry(one: Progress) -> dict[str, Any]:
+def _entry(one: Progress | RetiredOne, state: str) -> dict[str, Any]:
+    active = getattr(one, "active", None)
     return {
         "handler": one.handler,
         "topic": one.topic,
-        "state": "live",
-        "active_version": one.active.name if one.active else None,
-        "waiting": one.waiting,
-        "running": one.running,
+        "state": state,
+        "active_version": active.name if active else None,
+        "waiting": getattr(one, "waiting", 0),
+        "running": getattr(one, "running", 0),
         "done": one.done,
         "dead": one.dead,
         "expired": one.expired,
-        "workers_serving": one.serving,
-    }
-
-
-def _retired_entry(one: RetiredOne) -> dict[str, Any]:
-    return {
-        "handler": one.handler,
-        "topic": one.topic,
-        "state": "retired",
-        "active_version": None,
-        "waiting": 0,
-        "running": 0,
-        "done": one.done,
-        "dead": one.dead,
-        "expired": one.expired,
-        "workers_serving": 0,
+        "workers_serving": getattr(one, "serving", 0),
     }
 
 

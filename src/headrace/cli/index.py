@@ -78,18 +78,11 @@ def _run(
     from headrace.cli.access import maintaining
 
     async def whole() -> T:
-        drawn: list[Progress] = []
-
-        def told(done: int, total: int) -> None:
-            if not drawn:
-                drawn.append(Progress(total))
-            drawn[0].at(done)
-
+        bar = Progress(None)
         async with maintaining(journal, index, make=make) as upkeep:
             try:
-                return await work(upkeep, told)
+                return await work(upkeep, bar.told)
             finally:
-                for one in drawn:
-                    one.end()
+                bar.end()
 
     return asyncio.run(whole())

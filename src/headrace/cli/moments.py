@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from headrace import errors
+from headrace.ports.look import us_of
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _AGO = re.compile(r"([0-9]{1,9})([smhd])")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Bound(NamedTuple):
@@ -36,10 +36,9 @@ def bound_of(flag: str, text: str | None, now_us: int) -> Bound:
     try:
         time = datetime.fromisoformat(text)
         zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        since = zoned - _EPOCH
+        return Bound(us=us_of(zoned))
     except (ValueError, OverflowError):
         raise errors.CommandInvalid(
             problem=f"{flag} {text!r} is neither an offset nor a time",
             hint="a time is 2026-05-04, 2026-05-04T09:00 (UTC), 2026-05-04T09:00+02:00, or 15m, 2h, 3d ago",
         ) from None
-    return Bound(us=(since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)

@@ -122,6 +122,11 @@ def iso(time: datetime | None) -> str | None:
     return None if time is None else time.astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
+def mib(size_bytes: int) -> str:
+    """Return a size for people."""
+    return f"{size_bytes / (1 << 20):,.1f} MiB"
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: ``1 event``, ``2,000 events``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -237,6 +242,11 @@ class Progress:
         room = os.get_terminal_size(sys.stderr.fileno()).columns - 1
         print(f"\r\x1b[K{shortened(text, room)}", end="", file=sys.stderr, flush=True)
         self._drawn = True
+
+    def told(self, done: int, total: int) -> None:
+        """Show how far it is, where each step says how much there is."""
+        self.total = total
+        self.at(done)
 
     def end(self) -> None:
         """Take the line away."""

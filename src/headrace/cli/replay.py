@@ -133,10 +133,11 @@ def _replay(  # noqa: PLR0913, PLR0917 - one parameter per option
 
 def _order(app: App, name: str) -> Order:
     """Return the order for all history of a handler; raises `HandlerUnknown`."""
+    from headrace.cli.target import handler_named
     from headrace.journal.versions import handler_unknown
     from headrace.ports.replay import Order
 
-    found = app.handlers.get(name) or app.handlers.get(f"{app.name}.{name}")
+    found = handler_named(app, name)
     if found is None:
         raise handler_unknown(name, list(app.handlers))
     return Order(handler=found.name, topic=found.consumes.topic)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from headrace.cli.options import Index, Journal, Json, examples
-from headrace.cli.output import Exit, counted, paint, put, put_json, put_table, warn
+from headrace.cli.output import Exit, counted, mib, paint, put, put_json, put_table, warn
 
 if TYPE_CHECKING:
     from headrace.ports.look import Look, Owner, Progress, Replayed, Topic, Violation
@@ -135,7 +135,7 @@ def _kept(topic: Topic) -> str:
         days, rest_s = divmod(topic.age_us / 1e6, 86_400)
         bounds.append(f"{days:.0f} d" if not rest_s else f"{topic.age_us / 1e6:,.0f} s")
     if topic.bytes_max is not None:
-        bounds.append(f"{topic.bytes_max / (1 << 20):,.1f} MiB (has {(topic.bytes or 0) / (1 << 20):,.1f})")
+        bounds.append(f"{mib(topic.bytes_max)} (has {(topic.bytes or 0) / (1 << 20):,.1f})")
     return f", kept for {' and '.join(bounds)}" if bounds else ""
 
 

@@ -12,6 +12,7 @@ from headrace import errors
 
 if TYPE_CHECKING:
     from headrace.app import App
+    from headrace.runtime.handlers import Handler
 
 #: Names of a module that are worth telling when the right one is not among them.
 NAMES_SHOWN_MAX = 12
@@ -57,6 +58,11 @@ def load(target: str) -> App:
             target=target, problem=f"{path} is a {type(found).__name__}, not an App. {_found(module)}"
         )
     return found
+
+
+def handler_named(app: App, name: str) -> Handler | None:
+    """Return a handler of an app by its whole name, or by that of its function."""
+    return app.handlers.get(name) or app.handlers.get(f"{app.name}.{name}")
 
 
 def _imported(target: str, name: str) -> ModuleType:

@@ -18,7 +18,7 @@ _FLOCK = "hhqqi4x" if _LINUX else "qqihh"
 #: Of a command line, for people.
 _COMMAND_CHARS_MAX = 80
 #: Of these bytes a reader holds one.
-_READ_FIRST, _READ_LAST = 123, 127
+_READ = [byte for byte, name in _LOCKS.items() if name == "read"]
 #: Fields of a line of /proc/locks: number, kind, how, mode, process, file, first and last byte.
 FIELDS = 8
 UNKNOWN = "a reader holds it"
@@ -99,5 +99,5 @@ def _reader(line: str, inode: int) -> int | None:
     _, _, _, _, pid, where, first, last = told
     if where.rpartition(":")[2] != str(inode) or not (first.isdecimal() and last.isdecimal()):
         return None
-    inside = int(first) <= _READ_LAST and int(last) >= _READ_FIRST
+    inside = int(first) <= _READ[-1] and int(last) >= _READ[0]
     return int(pid) if inside else None
