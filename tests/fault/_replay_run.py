@@ -7,15 +7,13 @@ import json
 import random
 import signal
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from _look import Look
 from _replay_worker import NEW, OLD
-from _spawner import UNLOADABLE, Child, Spawner
+from _spawner import UNLOADABLE, Child, Spawner, last_words, until
 
 #: How a replay ends that found nothing left to do.
 NOTHING_LEFT = 5
@@ -117,24 +115,11 @@ class Run:
             allots = self.plan.failpoint.startswith("replay.")
             self._count_kill(in_flight=allots or self._look.replays_run())
         elif status not in (0, NOTHING_LEFT, UNLOADABLE) and -status not in child.asked:
-            self.troubles.append(f"a process ended by itself with {status}: {self._last_words()}")
+            self.troubles.append(f"a process ended by itself with {status}: {last_words(self.folder)}")
 
     def _count_kill(self, *, in_flight: bool) -> None:
         self.tally["kills"] += 1
         self.tally["kills_in_flight"] += in_flight
-
-    def _last_words(self) -> str:
-        path = self.folder / "processes.log"
-        return path.read_text("utf-8", errors="replace")[-900:] if path.exists() else ""
-
-    async def _until(self, holds: Callable[[], object], seconds: float) -> bool:
-        """Wait for something, for a while."""
-        end = time.monotonic() + seconds
-        while not holds():
-            if time.monotonic() > end:
-                return False
-            await asyncio.sleep(0.002)
-        return True
 
     async def _keep_worker(self) -> None:
         """Have a live worker, again and again, until the end."""
@@ -164,7 +149,7 @@ class Run:
         for _ in range(self.plan.kills):
             await asyncio.sleep(self._chance.uniform(0.05, 0.6))
             busy: list[Child] = []
-            await self._until(lambda busy=busy: busy.extend(self._busy()) or busy, BUSY_S_MAX)
+            await until(lambda busy=busy: busy.extend(self._busy()) or busy, BUSY_S_MAX)
             victims = busy or [one for one in self._replays if one not in self._armed]
             if victims and self._chance.choice(victims).send(signal.SIGKILL):
                 self._count_kill(in_flight=bool(busy))
@@ -178,7 +163,7 @@ class Run:
     async def _upgrade(self) -> None:
         """Put the new weights in place: the version that is being replayed goes live."""
         await asyncio.sleep(self.plan.upgrade_after_s)
-        await self._until(lambda: not self._look.nothing_left(), BUSY_S_MAX)
+        await until(lambda: not self._look.nothing_left(), BUSY_S_MAX)
         self.tally["upgraded_midway"] += not self._look.nothing_left()
         self._put("live.bin", NEW)
 
@@ -225,7 +210,7 @@ class Run:
             await self._end(keepers)
 
     async def _become_idle(self) -> None:
-        if not await self._until(self._look.live_idle, self._limit_s):
+        if not await until(self._look.live_idle, self._limit_s):
             self.troubles.append(f"live is not idle in time: {self._look.state()}")
 
     async def _replay_the_rest(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from _judge import published_id
 from _look import Look
 from _plan import Plan
-from _spawner import UNLOADABLE, Child, Spawner
+from _spawner import UNLOADABLE, Child, Spawner, last_words, until
 
 HANDLERS_WITH_MODEL = {"kill.route", "kill.file"}
 #: A journal that is not idle after this long has lost work, or a worker hangs.
@@ -88,7 +88,7 @@ class Run:
         """Have a worker in this slot, again and again, until the end."""
         while not self._over:
             if self.plan.failpoint.startswith("balance.") and self._arms(slot):
-                await self._until(self._look.in_flight, 1.5)
+                await until(self._look.in_flight, 1.5)
             child = await self._spawn("worker", armed=self._arms(slot))
             self._living[slot] = child
             status = await child.ended
@@ -109,26 +109,13 @@ class Run:
         elif status == UNLOADABLE and child in self._unlucky:
             self.tally["unloadable"] += 1
         elif status != 0 and -status not in child.asked:
-            self.troubles.append(f"a process ended by itself with {status}: {self._last_words()}")
+            self.troubles.append(f"a process ended by itself with {status}: {last_words(self.folder)}")
 
     def _count_kill(self, how: str, *, in_flight: bool) -> None:
         self.tally["kills"] += 1
         self.tally["kills_in_flight"] += in_flight
         if not in_flight:
             self.idle_kills[how] += 1
-
-    def _last_words(self) -> str:
-        path = self.folder / "processes.log"
-        return path.read_text("utf-8", errors="replace")[-900:] if path.exists() else ""
-
-    async def _until(self, holds: Callable[[], object], seconds: float) -> bool:
-        """Wait for something, for a while."""
-        end = time.monotonic() + seconds
-        while not holds():
-            if time.monotonic() > end:
-                return False
-            await asyncio.sleep(0.002)
-        return True
 
     # --- publishing ---------------------------------------------------------------------------
 
@@ -175,12 +162,12 @@ class Run:
             await asyncio.sleep(self._chance.uniform(0.05, 0.6))
             publisher = self._publisher
             if publisher is not None and publisher not in self._armed and self._chance.random() < 0.2:
-                in_flight = await self._until(self._look.in_flight, BUSY_S_MAX)
+                in_flight = await until(self._look.in_flight, BUSY_S_MAX)
                 if publisher.send(signal.SIGKILL):
                     self._count_kill("publisher", in_flight=in_flight)
                 continue
             busy: list[Child] = []
-            await self._until(lambda busy=busy: busy.extend(self._busy()) or busy, BUSY_S_MAX)
+            await until(lambda busy=busy: busy.extend(self._busy()) or busy, BUSY_S_MAX)
             victims = busy or [one for one in self._living.values() if one not in self._armed]
             if victims and self._chance.choice(victims).send(signal.SIGKILL):
                 self._count_kill("worker", in_flight=bool(busy))
@@ -191,7 +178,7 @@ class Run:
             return
         await asyncio.sleep(self._chance.uniform(0.05, 0.6))
         busy: list[Child] = []
-        await self._until(lambda: busy.extend(self._busy()) or busy, 1.0)
+        await until(lambda: busy.extend(self._busy()) or busy, 1.0)
         self._chance.shuffle(busy)
         await asyncio.gather(*(self._stop_one(victim) for victim in busy[: self.plan.stops]))
 
@@ -201,7 +188,7 @@ class Run:
         before = self._look.owned(victim.pid)
         lease_s = self.plan.lease_ms / 1000
         # When all have stopped nobody takes over: then this ends well after the lease.
-        taken = await self._until(lambda: before - self._look.owned(victim.pid), 2.5 * lease_s)
+        taken = await until(lambda: before - self._look.owned(victim.pid), 2.5 * lease_s)
         await asyncio.sleep(pause_s)
         victim.send(signal.SIGCONT)
         self.tally["stops"] += 1
@@ -238,7 +225,7 @@ class Run:
         await asyncio.sleep(0.25)
         if kind in ("back", "both"):
             digest = hashlib.sha256(new).hexdigest()
-            await self._until(lambda: self._look.versions(digest) >= HANDLERS_WITH_MODEL, 1.0)
+            await until(lambda: self._look.versions(digest) >= HANDLERS_WITH_MODEL, 1.0)
             await asyncio.sleep(self._chance.uniform(0.0, 0.3))
             steps: list[Callable[[], Awaitable[object]]] = [self._activate_old(old), self._bytes_back(old)]
             self._chance.shuffle(steps)
@@ -270,11 +257,11 @@ class Run:
         if not self._wanted():
             return
         if point == "version.offered":
-            await self._until(self._look.in_flight, 1.0)
+            await until(self._look.in_flight, 1.0)
             self._put(f"weights:{self.plan.seed}:{self._chance.random()}".encode())
         elif point == "release.committed":
             await asyncio.sleep(self._chance.uniform(0.1, 0.3))
-            await self._until(lambda: 0 in self._living and self._busy(), 1.0)
+            await until(lambda: 0 in self._living and self._busy(), 1.0)
             if 0 in self._living:
                 self._living[0].send(signal.SIGTERM)
         elif point.startswith("balance.") and 0 in self._living:
@@ -314,7 +301,7 @@ class Run:
         """Have the first version of every handler offered by a worker that is not armed."""
         digest = hashlib.sha256(self._weights).hexdigest()
         midwife = await self._spawn("worker")
-        await self._until(lambda: self._look.versions(digest) >= HANDLERS_WITH_MODEL, 5.0)
+        await until(lambda: self._look.versions(digest) >= HANDLERS_WITH_MODEL, 5.0)
         await asyncio.sleep(0.05)  # the handler without a model comes between the two
         midwife.send(signal.SIGTERM)
         self._note_end(midwife, await midwife.ended)
@@ -323,7 +310,7 @@ class Run:
         """Wait until all is finished; an operator settles what is active when the file says otherwise."""
         end = time.monotonic() + (IDLE_S_MAX_SABOTAGED if self._sabotage else IDLE_S_MAX)
         digest = hashlib.sha256(self._weights).hexdigest()
-        while not await self._until(self._look.idle, 1.5):
+        while not await until(self._look.idle, 1.5):
             if time.monotonic() > end or len(self.troubles) > BROKEN_MAX:
                 self.troubles.append(f"not idle in time: {self._look.state()}")
                 for child in self._living.values():

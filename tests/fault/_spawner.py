@@ -13,7 +13,9 @@ import os
 import selectors
 import signal
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +23,22 @@ from typing import IO, Any
 UNREACHABLE, UNLOADABLE = 3, 4
 
 # --- the driver's side --------------------------------------------------------------------------
+
+
+async def until(holds: Callable[[], object], seconds: float) -> bool:
+    """Wait for something, for a while."""
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        await asyncio.sleep(0.002)
+    return True
+
+
+def last_words(folder: Path) -> str:
+    """Return the end of what the processes of a run have said."""
+    path = folder / "processes.log"
+    return path.read_text("utf-8", errors="replace")[-900:] if path.exists() else ""
 
 
 class Child:

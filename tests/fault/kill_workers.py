@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from _campaign import carried_out, options_of
+from _campaign import Kills, carried_out, options_of
 from _judge import FAULTS
-from _plan import Plan, draw
+from _plan import draw
 from _scenario import Run
 from _spawner import Spawner
 
@@ -38,56 +35,24 @@ def failpoints() -> tuple[str, ...]:
     return FAILPOINTS
 
 
-class Campaign:
+class Campaign(Kills):
     """All runs, and what they came to."""
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        self._options, self._folder = options, folder
-        self.points = tuple(options.only) if options.only else failpoints()
-        self.sums: Counter[str] = Counter()
-        self.hits: Counter[str] = Counter()
+    faults = tuple(FAULTS)
+
+    def __init__(self, options: argparse.Namespace, folder: Path, points: tuple[str, ...]) -> None:
+        super().__init__(options, folder, points)
         self.idle_kills: Counter[str] = Counter()
-        self.failed = 0
 
-    async def run(self) -> None:
-        """Carry out all runs, a few at a time."""
-        spawner = await Spawner.start()
-        first = self._options.first
-        numbers = iter(range(first, first + self._options.runs))
-        try:
-            await asyncio.gather(*(self._lane(spawner, numbers) for _ in range(self._options.lanes)))
-        finally:
-            await spawner.close()
+    def make(self, number: int, spawner: Spawner, folder: Path) -> Run:
+        """Draw a plan."""
+        plan = draw(number, self._options.seed, self.points)
+        return Run(plan, spawner, folder, self._options.sabotage)
 
-    async def _lane(self, spawner: Spawner, numbers: Iterator[int]) -> None:
-        for number in numbers:
-            plan = draw(number, self._options.seed, self.points)
-            folder = self._folder / f"run-{number:04}"
-            folder.mkdir()
-            run = Run(plan, spawner, folder, self._options.sabotage)
-            began = time.monotonic()
-            await run.carry_out()
-            self._note(run, await run.judged(), time.monotonic() - began)
-
-    def _note(self, run: Run, verdict: dict[str, Any], seconds: float) -> None:
-        self.hits.update(run.hits)
+    def note(self, run: Any, verdict: dict[str, Any], seconds: float) -> None:
+        """Add up what made kills that hit nobody, too."""
         self.idle_kills.update(run.idle_kills)
-        self.sums.update(run.tally)
-        self.sums.update({name: count for name, count in verdict.items() if name != "notes"})
-        found = {fault: verdict[fault] for fault in FAULTS if verdict.get(fault)}
-        self.sums["runs"] += 1
-        bad = bool(found or run.troubles)
-        self.failed += bad
-        if self._options.verbose or bad:
-            self._tell(run.plan, seconds, found, [*run.troubles, *verdict.get("notes", [])[:8]])
-        if not (bad or self._options.keep):
-            shutil.rmtree(run.folder)
-
-    def _tell(self, plan: Plan, seconds: float, found: dict[str, int], notes: list[str]) -> None:
-        told = ", ".join(f"{count} {fault}" for fault, count in found.items()) or "sound"
-        print(f"run {plan.number}: {told} ({seconds:.1f} s) {plan}", file=sys.stderr)
-        for note in notes:
-            print(f"  {note[:1_200]}", file=sys.stderr)
+        super().note(run, verdict, seconds)
 
     def result(self, seconds: float) -> dict[str, Any]:
         """Return what is printed."""
@@ -108,7 +73,7 @@ def main() -> int:
     options = options_of(__doc__, sys.argv[1:], lanes=LANES)
 
     def run(folder: Path) -> Campaign:
-        campaign = Campaign(options, folder)
+        campaign = Campaign(options, folder, failpoints())
         asyncio.run(campaign.run())
         return campaign
 

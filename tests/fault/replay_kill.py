@@ -12,19 +12,14 @@ A kill counts as in flight when, by the journal, a replay has an event in hand, 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import shutil
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from _campaign import carried_out, options_of
+from _campaign import Kills, carried_out, options_of
 from _replay_judge import FAULTS
-from _replay_run import Plan, Run, draw
+from _replay_run import Run, draw
 from _spawner import Spawner
 
 #: Runs at the same time: most of a run is waiting for leases to run out.
@@ -41,54 +36,16 @@ def failpoints() -> tuple[str, ...]:
     return (*own, *(point for point in FAILPOINTS if not point.startswith(ELSEWHERE)))
 
 
-class Campaign:
+class Campaign(Kills):
     """All runs, and what they came to."""
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        self._options, self._folder = options, folder
-        self.points = tuple(options.only) if options.only else failpoints()
-        self.sums: Counter[str] = Counter()
-        self.hits: Counter[str] = Counter()
-        self.failed = 0
+    module = "_replay_worker"
+    faults = tuple(FAULTS)
 
-    async def run(self) -> None:
-        """Carry out all runs, a few at a time."""
-        spawner = await Spawner.start("_replay_worker")
-        first = self._options.first
-        numbers = iter(range(first, first + self._options.runs))
-        try:
-            await asyncio.gather(*(self._lane(spawner, numbers) for _ in range(self._options.lanes)))
-        finally:
-            await spawner.close()
-
-    async def _lane(self, spawner: Spawner, numbers: Iterator[int]) -> None:
-        for number in numbers:
-            plan = draw(number, self._options.seed, self.points)
-            folder = self._folder / f"run-{number:04}"
-            folder.mkdir()
-            run = Run(plan, spawner, folder, self._options.sabotage)
-            began = time.monotonic()
-            await run.carry_out()
-            self._note(run, await run.judged(), time.monotonic() - began)
-
-    def _note(self, run: Run, verdict: dict[str, Any], seconds: float) -> None:
-        self.hits.update(run.hits)
-        self.sums.update(run.tally)
-        self.sums.update({name: count for name, count in verdict.items() if name != "notes"})
-        found = {fault: verdict[fault] for fault in FAULTS if verdict.get(fault)}
-        self.sums["runs"] += 1
-        bad = bool(found or run.troubles)
-        self.failed += bad
-        if self._options.verbose or bad:
-            self._tell(run.plan, seconds, found, [*run.troubles, *verdict.get("notes", [])[:8]])
-        if not (bad or self._options.keep):
-            shutil.rmtree(run.folder)
-
-    def _tell(self, plan: Plan, seconds: float, found: dict[str, int], notes: list[str]) -> None:
-        told = ", ".join(f"{count} {fault}" for fault, count in found.items()) or "sound"
-        print(f"run {plan.number}: {told} ({seconds:.1f} s) {plan}", file=sys.stderr)
-        for note in notes:
-            print(f"  {note[:1_200]}", file=sys.stderr)
+    def make(self, number: int, spawner: Spawner, folder: Path) -> Run:
+        """Draw a plan."""
+        plan = draw(number, self._options.seed, self.points)
+        return Run(plan, spawner, folder, self._options.sabotage)
 
     def result(self, seconds: float) -> dict[str, Any]:
         """Return what is printed."""
@@ -106,7 +63,7 @@ def main() -> int:
     options = options_of(__doc__, sys.argv[1:], lanes=LANES)
 
     def run(folder: Path) -> Campaign:
-        campaign = Campaign(options, folder)
+        campaign = Campaign(options, folder, failpoints())
         asyncio.run(campaign.run())
         return campaign
 

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
-import random
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.fault.short import FULL, SEED, campaign
 
-SCRIPT = Path(__file__).with_name("care.py")
-FULL = os.environ.get("HEADRACE_FAULT") == "full"
 RUNS = 20 if FULL else 2
-#: In CI the same runs each time: red means the change.  Elsewhere new ones.
-SEED = 1 if os.environ.get("CI") else random.randrange(1 << 20)
 FAULTS = ("backup_faults", "compact_faults", "retention_faults", "erase_bytes_left", "troubles")
-
-
-def care(tmp_path: Path, *options: str) -> tuple[int, dict[str, Any], str]:
-    """Return exit code, result and the words of a campaign."""
-    command = [sys.executable, str(SCRIPT), "--json", "--dir", str(tmp_path), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
 @pytest.mark.timeout(1_800 if FULL else 600)
 def test_nothing_goes_too_early_and_what_is_erased_is_gone(tmp_path: Path) -> None:
     """Whoever is killed: backups are whole, the file stays in bounds, no event is lost or doubled."""
-    code, result, said = care(tmp_path, f"--runs={RUNS}", f"--seed={SEED}")
+    code, result, said = campaign(
+        "care.py", f"--dir={tmp_path}", f"--runs={RUNS}", f"--seed={SEED % (1 << 20)}"
+    )
 
     assert code == 0, said
     assert {fault: result[fault] for fault in FAULTS} == dict.fromkeys(FAULTS, 0)
@@ -47,7 +33,9 @@ def test_a_rule_that_is_switched_off_is_noticed(
     tmp_path: Path, sabotage: str, faults: tuple[str, ...]
 ) -> None:
     """Without the rule the same runs find faults: they are able to fail."""
-    code, result, _ = care(tmp_path, "--runs=2", "--seed=1", f"--sabotage={sabotage}")
+    code, result, _ = campaign(
+        "care.py", f"--dir={tmp_path}", "--runs=2", "--seed=1", f"--sabotage={sabotage}"
+    )
 
     assert code == 1
     assert sum(result[fault] for fault in faults) > 0

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import random
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.fault._judge import FAULTS
+from tests.fault.short import FULL, SEED, campaign
 
-SCRIPT = Path(__file__).with_name("kill_workers.py")
-FULL = os.environ.get("HEADRACE_FAULT") == "full"
 #: Each failpoint once, or each eleven times.
 RUNS = 200 if FULL else 18
-#: In CI the same runs each time: red means the change.  Elsewhere new ones.
-SEED = 1 if os.environ.get("CI") else random.randrange(1 << 31)
-
-
-def kill(tmp_path: Path, *options: str) -> tuple[int, dict[str, Any], str]:
-    """Return exit code, result and the words of a campaign."""
-    command = [sys.executable, str(SCRIPT), "--json", "--dir", str(tmp_path), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
 @pytest.mark.timeout(1_500 if FULL else 240)
 def test_nothing_is_lost_doubled_torn_or_handled_by_two_versions(tmp_path: Path) -> None:
     """Whatever is killed, stopped or reloaded: every event is finished once, by one version, and whole."""
-    code, result, said = kill(tmp_path, f"--runs={RUNS}", f"--seed={SEED}")
+    code, result, said = campaign("kill_workers.py", f"--dir={tmp_path}", f"--runs={RUNS}", f"--seed={SEED}")
 
     assert code == 0, said
     assert {fault: result[fault] for fault in FAULTS} == dict.fromkeys(FAULTS, 0)
@@ -54,7 +38,8 @@ def test_a_rule_that_is_switched_off_is_noticed(
     tmp_path: Path, sabotage: str, point: str, fault: str
 ) -> None:
     """Without the rule the same runs find faults: they are able to fail."""
-    code, result, _ = kill(tmp_path, "--runs=4", "--seed=1", f"--only={point}", f"--sabotage={sabotage}")
+    options = (f"--dir={tmp_path}", "--runs=4", "--seed=1", f"--only={point}", f"--sabotage={sabotage}")
+    code, result, _ = campaign("kill_workers.py", *options)
 
     assert code == 1
     assert result[fault] > 0

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import random
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.fault._chaos_judge import FAULTS
+from tests.fault.short import FULL, SEED, campaign
 
-SCRIPTS = Path(__file__).parents[1] / "fault"
-FULL = os.environ.get("HEADRACE_FAULT") == "full"
 RUNS, EVENTS = (60, 20_000) if FULL else (2, 3_000)
-#: In CI the same runs each time: red means the change.  Elsewhere new ones.
-SEED = 1 if os.environ.get("CI") else random.randrange(1 << 31)
-
-
-def carried_out(script: str, *options: str) -> tuple[int, dict[str, Any], str]:
-    """Return exit code, result and the words of a script."""
-    command = [sys.executable, str(SCRIPTS / script), "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
 @pytest.mark.timeout(3_600 if FULL else 600)
 def test_nothing_is_lost_doubled_reordered_or_handled_by_two_versions(tmp_path: Path) -> None:
     """Whatever is killed, stopped, restored or reloaded: a plain reader finds each result once, in order."""
-    code, result, said = carried_out(
-        "kafka_chaos.py", f"--runs={RUNS}", f"--seed={SEED}", f"--dir={tmp_path}"
-    )
+    code, result, said = campaign("kafka_chaos.py", f"--runs={RUNS}", f"--seed={SEED}", f"--dir={tmp_path}")
 
     assert code == 0, said
     assert {fault: result[fault] for fault in FAULTS} == dict.fromkeys(FAULTS, 0)
@@ -48,7 +30,7 @@ def test_a_rule_that_is_switched_off_is_noticed(tmp_path: Path) -> None:
     options = ("--runs=1", "--seed=1", "--only=handle.after", f"--dir={tmp_path}")
     with ThreadPoolExecutor() as side_by_side:
         runs = {
-            fault: side_by_side.submit(carried_out, "kafka_chaos.py", *options, f"--sabotage={rule}")
+            fault: side_by_side.submit(campaign, "kafka_chaos.py", *options, f"--sabotage={rule}")
             for rule, fault in (("no_copies", "doubled"), ("no_open", "lost"), ("no_waiting", "reordered"))
         }
     for fault, run in runs.items():
@@ -60,7 +42,7 @@ def test_a_rule_that_is_switched_off_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.timeout(1_200)
 def test_a_model_is_handed_over_and_rolled_back_under_load() -> None:
     """Each event is in one version's results, though a worker is killed; the tool counts the same."""
-    code, result, said = carried_out("kafka_handover.py", f"--events={EVENTS}")
+    code, result, said = campaign("kafka_handover.py", f"--events={EVENTS}")
 
     assert code == 0, (result, said)
     assert sum(result["versions"].values()) == EVENTS
