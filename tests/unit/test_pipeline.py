@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import sys
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextvars import copy_context
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +18,7 @@ from pydantic import field_validator
 
 from headrace import App, Event
 from headrace.runtime import admission, gather
-from headrace.runtime.pipeline import WALKERS_ENOUGH
+from headrace.runtime.pipeline import WALKERS_ENOUGH, Pipeline
 from headrace.testing import EchoModel, Result, run_until_idle
 
 decoded: Counter[int] = Counter()
@@ -153,6 +157,34 @@ def test_walkers_in_the_middle_of_their_lines_ask_together(monkeypatch: pytest.M
     run_until_idle(asking, *[Asked(who=f"c{n % 8}") for n in range(80)])
     assert sum(sizes) == 80
     assert min(sizes) > 1
+
+
+class Full(Executor):
+    """A pool whose threads are all taken, until it is closed."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Keep the job."""
+        self.asked.append(args)
+        return Future()
+
+
+def test_a_walker_that_never_gets_a_thread_leaves_nothing_to_be_awaited() -> None:
+    """Its coroutine is made in the thread: one made before would be dropped with a warning at a stop."""
+    pool, walkers = Full(), 2
+
+    async def add() -> None:
+        pipeline: Any = Pipeline.__new__(Pipeline)
+        pipeline._lines, pipeline._concurrency = SimpleNamespace(ready=[[]] * walkers), walkers
+        pipeline._threads, pipeline._loop = pool, asyncio.get_running_loop()
+        pipeline._context, pipeline.slots, pipeline._ramping = copy_context(), set(), True
+        pipeline._add_walkers(walkers)
+
+    asyncio.run(add())
+    assert len(pool.asked) == walkers
+    assert not any(inspect.iscoroutine(one) for job in pool.asked for one in job)
 
 
 def test_what_follows_keeps_the_order_of_its_causes() -> None:

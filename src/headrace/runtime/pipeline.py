@@ -111,9 +111,7 @@ class Pipeline:
                 slot.task = self._loop.create_task(self._walk(slot), context=self._context.copy())
                 slot.task.add_done_callback(partial(self._gone, slot))
             else:
-                job = self._loop.run_in_executor(
-                    self._threads, drive, slot, self._context.copy(), self._walk(slot)
-                )
+                job = self._loop.run_in_executor(self._threads, drive, slot, self._context.copy(), self._walk)
                 job.add_done_callback(partial(self._gone, slot))
         # At full concurrency nothing is to be added; `_gone` looks again.
         if count > 0 and len(self.slots) < self._concurrency and not self._ramping:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from headrace import errors
@@ -43,12 +43,18 @@ def changed(base: contextvars.Context) -> bool:
         return True
 
 
-def drive(slot: Slot, context: contextvars.Context, walk: Coroutine[Any, Any, None]) -> None:
-    """In a thread: run a walker of a plain handler; nothing in it suspends."""
+def drive(
+    slot: Slot, context: contextvars.Context, walk: Callable[[Slot], Coroutine[Any, Any, None]]
+) -> None:
+    """In a thread: run a walker of a plain handler; nothing in it suspends.
+
+    It is made here: of one that waits for a thread until the pool is closed nothing is left to be awaited.
+    """
     slot.thread = threading.get_ident()
+    walking = walk(slot)
     try:
-        context.run(walk.send, None)
+        context.run(walking.send, None)
     except StopIteration:
         return
-    walk.close()
+    walking.close()
     raise errors.SignatureInvalid(handler="?", problem="a plain handler suspended; declare it with async def")
