@@ -14,6 +14,7 @@ from typing import NamedTuple
 from _measure import ROOT, calm_collector
 
 from headrace import App, Model
+from headrace.cli.run import quicken
 from headrace.demo.messages import COUNT_MAX, messages
 
 MODEL = ROOT / "src" / "headrace" / "demo" / "intent.onnx"
@@ -84,6 +85,7 @@ def at_the_end(pipe: Connection, stop: Callable[[], None]) -> None:
 async def serve(app: App, pipe: Connection) -> None:
     """Run a worker until the end."""
     stop = asyncio.Event()
+    quicken()  # as `headrace run` does
     async with app:
         worker = app.worker()
         await worker.start()

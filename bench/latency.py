@@ -44,7 +44,7 @@ from _measure import ROOT, median, options, ratio, report, say, scratch
 
 from headrace import App, Event, Model
 from headrace.journal.notify import Watch, notify_path
-from headrace.journal.reader import Reader
+from headrace.journal.reader import PAGE_ROWS_MAX, Reader
 from headrace.settings import Settings
 
 TARGETS = {"sqlite": {"ratio": "<= 0.7"}, "kafka": {"ratio": "<= 1.3"}}
@@ -147,8 +147,8 @@ def read_ours(path: Path, window: Window, pipe: Connection) -> None:
             page = reader.events(after=after, topic="routed")
             for event in page:
                 seen(Routed.model_validate_json(event.payload))
-            if page:
-                after = page[-1].envelope.offset
+            after = page[-1].envelope.offset if page else after
+            if len(page) == PAGE_ROWS_MAX:
                 continue
             await woken.wait()
             woken.clear()

@@ -42,10 +42,11 @@ BUSY_SLEEP_S_MAX = 0.002
 #: with flushes of its own, and the p95 of latency is a quarter higher (measured).
 WAL_PAGES_SOFT, WAL_PAGES_HARD = 6_000, 12_000
 #: 64 MiB: as large as the WAL is left on disk (journal_size_limit).  Above it something is wrong, and is told
-#: once a minute; a checkpoint that a reader holds up is not repeated at every commit.
+#: once a minute.
 WAL_PAGES_WARN = 16_384
 WARN_NS_MIN = 60_000_000_000
-CHECKPOINT_NS_MIN = 100_000_000
+#: A checkpoint that a reader holds up is repeated when the WAL has grown so much more, not at every commit.
+WAL_PAGES_STEP = 1_500
 #: Rows per multi-row INSERT: binding costs less than stepping.
 _CHUNKS = (100, 64, 32, 16, 8, 4, 2, 1)
 
@@ -82,7 +83,7 @@ class Connection:
         self._pid = os.getpid()
         self._closed = False
         self._wal_pages = 0
-        self._checkpoint_ns = 0
+        self._wal_pages_due = WAL_PAGES_SOFT  # the next checkpoint
         self._warned_ns = -WARN_NS_MIN
         self._many: dict[tuple[str, int], str] = {}
         self._checkpointer: Checkpointer | None = None
@@ -118,6 +119,8 @@ class Connection:
                 self._flusher = Flusher(self.file, self.clock, flushed)
 
     def _saw_wal(self, _db: object, _name: str, pages: int) -> int:
+        if pages < self._wal_pages:  # it has begun anew
+            self._wal_pages_due = WAL_PAGES_SOFT
         self._wal_pages = pages
         return 0
 
@@ -239,7 +242,7 @@ class Connection:
             ):
                 raise translated(fault, self.path) from fault
             raise
-        if self._wal_pages > WAL_PAGES_SOFT:
+        if self._wal_pages > self._wal_pages_due:
             self._checkpoint()
         return result
 
@@ -247,14 +250,14 @@ class Connection:
         """Ask the thread; where it cannot keep up, do the rest here, so that the WAL can start again."""
         if self._checkpointer is None:
             return
-        now = self.clock.boot_ns()
+        self._wal_pages_due = self._wal_pages + WAL_PAGES_STEP
         if self._wal_pages <= WAL_PAGES_HARD or not self._checkpointer.idle():
             self._checkpointer.ask()
-        elif now - self._checkpoint_ns > CHECKPOINT_NS_MIN:
-            self._checkpoint_ns = now
+        else:
             # The commit stands: a fault here (busy, full) is met again by the next writer, who reports it.
             with suppress(apsw.Error):
                 self.ex(self.queries.checkpoint)
+        now = self.clock.boot_ns()
         if self._wal_pages > WAL_PAGES_WARN and now - self._warned_ns > WARN_NS_MIN:
             self._warned_ns = now
             _log.warning(

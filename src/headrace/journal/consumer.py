@@ -338,7 +338,7 @@ class SqliteConsumer:
             kept = without(outcome, taken.keys()) if taken else outcome
             stale = write_outcome(self._db, self._sub, self._worker, self._parts, batch, kept)
             settled.append(Settled(stale, taken, None))
-        if limit:
+        if limit and self.more():
             with suppress(errors.VersionInactive):  # the next `take` says so, to whom it concerns
                 settled[-1] = settled[-1]._replace(next=self._claim(limit, parts[-1][0].version))
         return settled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from headrace.ports import Attempt, OpenState
@@ -52,7 +52,10 @@ class Held:
         """Return an independent copy: in a transaction only copies are changed, so that it can fail."""
         lines = {key: line.copy() for key, line in self.lines.items()}
         waiting, loose = self.waiting.copy(), self.loose.copy()
-        return replace(self, open=self.open.copy(), lines=lines, waiting=waiting, loose=loose)
+        return Held(
+            self.tp, self.epoch, self.high, self.version, self.stored, self.claimed_after, self.unsettled,
+            self.leaving, self.open.copy(), lines, waiting, loose,
+        )  # fmt: skip
 
     def add(self, entry: Open) -> None:
         """Keep an offset open, and its key blocked."""

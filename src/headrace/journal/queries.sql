@@ -24,6 +24,9 @@ PRAGMA data_version;
 -- name: checkpoint
 -- Move what is in the WAL into the file, without waiting for anybody.
 PRAGMA wal_checkpoint(PASSIVE);
+-- name: checkpoint_restart
+-- Move the rest while nobody writes: the next who does begins the WAL anew.
+PRAGMA wal_checkpoint(RESTART);
 
 -- name: meta_set
 -- Note a fact about the journal itself.

@@ -1,0 +1,107 @@
+"""The WAL is copied into the file now and then, not at every commit, and begins anew beside other writers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import apsw
+import pytest
+
+from headrace.journal import connection as connections
+from headrace.journal.connection import Connection, Disk
+from headrace.journal.disk import Checkpointer
+from headrace.ports import NoFaults
+from headrace.world import SystemChance, SystemClock
+
+SOFT, HARD, STEP = 200, 2_000, 100
+COMMITS = 1_500
+#: Who writes without a pause may keep a checkpoint from the lock for as long as it tries.
+BREATH_S = 0.0005
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Make checkpoints due after few pages; returns after how many pages of the WAL each was asked for."""
+    monkeypatch.setattr(connections, "WAL_PAGES_SOFT", SOFT)
+    monkeypatch.setattr(connections, "WAL_PAGES_HARD", HARD)
+    monkeypatch.setattr(connections, "WAL_PAGES_STEP", STEP)
+    found = list[int]()
+    ask = Checkpointer.ask
+
+    def noted(self: Checkpointer) -> None:
+        found.append(1)
+        ask(self)
+
+    monkeypatch.setattr(Checkpointer, "ask", noted)
+    return found
+
+
+def opened(path: Path) -> Connection:
+    """Open a journal's file."""
+    clock, chance = SystemClock(), SystemChance()
+    return Connection(str(path), durability="normal", clock=clock, chance=chance, faults=NoFaults())
+
+
+async def write(db: Connection, commits: int) -> list[int]:
+    """Commit so often; returns the pages of the WAL after each commit."""
+    pages = list[int]()
+    for number in range(commits):
+        put = partial(db.ex, "INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"a{number}", "x" * 3_000))
+        await db.write(put, disk=Disk.LATER)
+        pages.append(db._wal_pages)
+        await asyncio.sleep(0)
+    return pages
+
+
+@contextmanager
+def writing_beside(path: Path) -> Iterator[None]:
+    """Have a thread with a connection of its own commit all the time."""
+    over = threading.Event()
+
+    def go() -> None:
+        db = apsw.Connection(str(path))
+        db.set_busy_timeout(10_000)
+        db.execute("PRAGMA wal_autocheckpoint=0; PRAGMA synchronous=OFF")
+        while not over.wait(BREATH_S):
+            db.execute("UPDATE meta SET value = value || '' WHERE name = 'created_us'")
+        db.close()
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_it_begins_anew_although_others_write(tmp_path: Path, asked: list[int]) -> None:
+    """Some checkpoints do: it is not left to a commit that happens to find everything copied."""
+    db = opened(tmp_path / "j.db")
+    with writing_beside(tmp_path / "j.db"):
+        pages = asyncio.run(write(db, COMMITS))
+    db.close()
+    begun = sum(after < before for before, after in pairwise(pages))
+    assert begun > 3, "the WAL has begun anew"
+    assert len(asked) <= 10 * begun, "some of them met a writer or a page that was added meanwhile"
+
+
+def test_a_reader_that_stays_has_it_tried_seldom(tmp_path: Path, asked: list[int]) -> None:
+    """Not at every commit: each try is two flushes."""
+    db = opened(tmp_path / "j.db")
+    reader = apsw.Connection(str(tmp_path / "j.db"))
+    reader.execute("BEGIN; SELECT * FROM meta").fetchall()
+    pages = asyncio.run(write(db, COMMITS // 3))
+    assert pages == sorted(pages), "the reader holds it"
+    assert 1 <= len(asked) <= (pages[-1] - SOFT) // STEP + 1
+    reader.execute("END")
+    reader.close()
+    pages = asyncio.run(write(db, COMMITS // 3))
+    assert min(pages) < SOFT, "it has begun anew soon after the reader has gone"
+    db.close()
