@@ -298,7 +298,7 @@ class KafkaConsumer:
         for batch, _ in parts:
             batch.token.fresh = False
         if limit:
-            with suppress(errors.JournalError):  # what is settled stands; the next `take` says so
+            with suppress(errors.JournalError, errors.VersionInactive):  # what is settled stands; the next `take` says so
                 settled[-1] = settled[-1]._replace(next=await self._take(limit, parts[-1][0].version))
         return settled
 
