@@ -298,7 +298,8 @@ class KafkaConsumer:
         for batch, _ in parts:
             batch.token.fresh = False
         if limit:
-            with suppress(errors.JournalError, errors.VersionInactive):  # what is settled stands; the next `take` says so
+            # What is settled stands; the next `take` says what is wrong.
+            with suppress(errors.JournalError, errors.VersionInactive):
                 settled[-1] = settled[-1]._replace(next=await self._take(limit, parts[-1][0].version))
         return settled
 
