@@ -7,11 +7,12 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from _chaos_judge import Seen
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from tests.services.kafka import Broker, Node
 from tests.services.postgres import Postgres
 from tests.services.reading import Found, committed, under_way
@@ -125,6 +126,18 @@ class Ground:
                     raise Hangs(by_broker=any(DROPPED in line and name in line for line in self._log()))
                 await asyncio.sleep(LOOK_S)
         return await self.seen(name)
+
+    async def clear(self, name: str) -> None:
+        """Delete the topics of a run that is over: a broker that starts again looks through all there are."""
+        with suppress(KafkaException):
+            async with self._broker_turn:
+                await asyncio.to_thread(self._delete, (f"{name}-", f"headrace.{name}."))
+
+    def _delete(self, beginnings: tuple[str, ...]) -> None:
+        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
+        topics = [one for one in admin.list_topics(timeout=10).topics if one.startswith(beginnings)]
+        for answer in admin.delete_topics(topics).values() if topics else ():
+            answer.result(10)
 
     async def _is_under_way(self, topic: str) -> bool:
         try:

@@ -93,6 +93,7 @@ class Campaign:
                 run.troubles.append(str(fault))
                 verdict = Verdict()
             self._note(run, dict(verdict.counts), verdict.notes, time.monotonic() - began)
+            await services.clear(run.name)
 
     def _note(self, run: Run, found: dict[str, int], notes: list[str], seconds: float) -> None:
         self.hits.update(run.hits)

@@ -283,9 +283,10 @@ class KafkaConsumer:
     # --- outcomes -----------------------------------------------------------------------------
 
     async def settle(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int = 0) -> list[Settled]:
-        """Commit outcomes in one transaction with positions and ledger, then claim the next batch."""
-        if self._share.poller is None:
-            raise errors.JournalClosed
+        """Commit outcomes in one transaction with positions and ledger, then claim the next batch.
+
+        Outcomes of a membership that has ended meanwhile are stale, as all others of lost partitions.
+        """
         tps: set[int] = set()
         settled, kept = list[Settled](), list[tuple[Batch, Outcome]]()
         for batch, outcome in parts:
