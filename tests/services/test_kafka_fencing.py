@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the ids of the transactional producers, as they are made."""
     found = list[str]()
 
-    def noted(config: Mapping[str, Any]) -> Producer:
+    def noted(config: dict[str, Any]) -> Producer:
         if "transactional.id" in config:
             found.append(config["transactional.id"])
         return Producer(config)
