@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -55,10 +58,10 @@ async def publish(bench: Bench, app: App, numbers: range) -> None:
             await asyncio.sleep(0.2)
 
 
-async def accepted(app: App, event: object, event_id: UUID) -> bool:
+async def accepted(app: App, event: object, event_id: UUID, **options: Any) -> bool:
     """Publish once; tell whether it was accepted."""
     with suppress(errors.JournalUnavailable):
-        await app.publish(event, event_id=event_id)  # type: ignore[call-overload]
+        await app.publish(event, event_id=event_id, **options)  # type: ignore[call-overload]
         return True
     return False
 
@@ -148,6 +151,32 @@ async def test_two_of_three_brokers_gone_refuse_in_time(tmp_path: Path) -> None:
                 await asyncio.sleep(0.2)
             await publish(bench, app, range(21, 40))
             await handled(bench, 40)
+
+
+#: More than the largest file that a broker makes ahead of its need (an index of 10 MiB).
+FILE_BYTES_MAX = 11 << 20
+#: What fills a disk: it cannot be compressed.
+FILLING = {"headers": {"filling": os.urandom(50_000)}}
+
+
+@pytest.mark.timeout(300)  # a publisher waits half a minute for a broker that does not write
+async def test_a_broker_whose_disk_is_full_is_told_and_waited_for(tmp_path: Path) -> None:
+    """What it cannot write is refused with a code; when there is room again everything is handled once."""
+    with Broker() as node:
+        bench = Bench(node.bootstrap, tmp_path, attempts_max=50)
+        async with serving(bench.app()) as app:
+            await publish(bench, app, range(20))
+            await handled(bench, 20)
+            resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, FILE_BYTES_MAX))
+            number, last = 20, uuid4()
+            async with asyncio.timeout(REFUSED_S_MAX):
+                while await accepted(app, bench.sent(who="c", number=number), last, **FILLING):
+                    number, last = number + 1, uuid4()
+            await asyncio.to_thread(node.kill)
+            await asyncio.to_thread(node.restart)
+            while not await accepted(app, bench.sent(who="c", number=number), last):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.2)
+            await handled(bench, number + 1)
 
 
 async def remake(bootstrap: str, topic: str) -> None:
