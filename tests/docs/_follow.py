@@ -20,11 +20,14 @@ SHORT_ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}(?:-[0-9a-f]{4}){0,2}(?![0-9a-f
 VARIES = (
     (ID, "<id>"),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?Z?"), "<time>"),
-    (re.compile(r"\b[\d,.]+ (?:ms|s|[KMG]iB|bytes)\b"), "<n>"),
+    (re.compile(r"\b[\d,.]+ ?(?:ms|s|[KMG]iB|bytes)\b"), "<n>"),
+    (re.compile(r"(?<=:)[0-9a-f]{12}\b"), "<digest>"),
     (re.compile(r"\bpid \d+"), "pid <n>"),
     (re.compile(r"(?<=127\.0\.0\.1:)\d+"), "<port>"),
     (re.compile(r" {2,}"), "  "),
 )
+#: Of what a command has printed, as much is told of a fault, in characters.
+PRINTED_MAX = 4_000
 #: A line of three dots stands for any lines.
 ANY = "..."
 #: Commands that only look: typed again until they print what the page shows.
@@ -122,11 +125,12 @@ class Follower:
 
     def do(self, block: Block) -> None:
         """Do what a block says."""
-        folder = self._terminal.folder
         if block.kind in SHELL:
             for command, shown in commands(block):
                 self.type(command, shown, block)
-        elif block.name:
+            return
+        folder = Path(self._terminal.run("pwd")[1].strip())  # the page may have gone into another
+        if block.name:
             (folder / block.name).parent.mkdir(parents=True, exist_ok=True)
             (folder / block.name).write_text(block.text, "utf-8")
             if block.name.endswith(".py"):
@@ -189,11 +193,11 @@ def _parsed(text: str) -> None:
 
 def _told(command: str, code: int | None, printed: str, shown: str | None, folder: Path) -> str:
     ended = "still runs" if code is None else f"ended with exit code {code}"
-    parts = [f"`{command}` {ended}, and has printed:", printed.rstrip()]
+    parts = [f"`{command}` {ended}, and has printed:", printed.rstrip()[-PRINTED_MAX:]]
     if shown is not None:
         parts += ["-- the page shows:", shown.rstrip()]
-    for log in sorted(folder.glob("*.log")):
-        parts += [f"-- {log.name}:", log.read_text("utf-8")[-2_000:].rstrip()]
+    for log in sorted(folder.rglob("*.log")):
+        parts += [f"-- {log.name}:", log.read_text("utf-8")[-PRINTED_MAX:].rstrip()]
     return "\n".join(parts)
 
 

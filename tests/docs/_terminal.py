@@ -69,7 +69,8 @@ class Terminal:
         code = self._answer(seconds_max)
         said = prints.read_text("utf-8", "replace") if prints.exists() else ""
         if code is None:
-            raise Stuck(f"`{command}` has not ended after {seconds_max:.0f} s, and has printed:\n{said}")
+            self._kill()
+            raise Stuck(f"`{command}` has not ended after {seconds_max:.0f} s, and has printed:\n{said[-4000:]}")
         return code, said
 
     def _answer(self, seconds_max: float) -> int | None:
@@ -106,8 +107,7 @@ class Terminal:
             if self._shell.poll() is None:
                 self.interrupt()
         except Stuck:
-            for job in self.jobs_by_force():
-                os.killpg(job, signal.SIGKILL)
+            pass  # it is ended now: see `run`
         finally:
             assert self._shell.stdin is not None
             self._shell.stdin.close()
@@ -118,7 +118,9 @@ class Terminal:
                 self._shell.wait()
             os.close(self._said)
 
-    def jobs_by_force(self) -> list[int]:
-        """Return the children of the shell, when the shell itself does not answer."""
+    def _kill(self) -> None:
+        """End what the shell has started, in the foreground too: each job is a process group of its own."""
         children = Path(f"/proc/{self._shell.pid}/task/{self._shell.pid}/children")
-        return [int(pid) for pid in children.read_text("utf-8").split()] if children.exists() else []
+        for pid in children.read_text("utf-8").split() if children.exists() else []:
+            os.killpg(int(pid), signal.SIGKILL)
+        self._answer(PATIENCE_S)
