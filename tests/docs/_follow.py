@@ -163,6 +163,7 @@ class Follower:
 
     def _ran(self, command: str, shown: str | None = None, code: int = 0) -> str:
         end = time.monotonic() + PATIENCE_S
+        before = self._terminal.jobs() if command.startswith("kill ") else []
         while True:
             found, printed = self._terminal.run(command)
             good = found == code and (shown is None or fits(printed, shown))
@@ -171,6 +172,8 @@ class Follower:
             time.sleep(LOOK_S)
         if not good:
             raise Wrong(_told(command, found, printed, shown, self._terminal.folder))
+        if before:
+            self._terminal.until_gone(before)
         return printed
 
     def _beside(self, command: str, shown: str | None) -> None:
@@ -208,6 +211,8 @@ def here(environment: dict[str, str]) -> dict[str, str]:
 
 def reader(environment: dict[str, str], commands_in: Path) -> dict[str, str]:
     """Return the environment of a reader: one ``bin`` first, no settings of somebody else."""
-    own = {name: value for name, value in environment.items() if not name.startswith(("HEADRACE_", "PYTEST_"))}
+    own = {
+        name: value for name, value in environment.items() if not name.startswith(("HEADRACE_", "PYTEST_"))
+    }
     path = f"{commands_in}:{own.get('PATH', '')}"
     return own | {"PATH": path, "NO_COLOR": "1", "COLUMNS": "120", "PYTHONDONTWRITEBYTECODE": "1"}

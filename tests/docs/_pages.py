@@ -1,4 +1,4 @@
-"""The pages that a reader follows, and their blocks: what is typed in, what is a file, what is not run and why."""
+"""The pages that a reader follows, and their blocks: typed in, files, or not run and why."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def read(page: Path, root: Path = ROOT) -> list[Block]:
 def _blocks(page: str, text: str) -> Iterator[Block]:
     for found in _FENCE.finditer(text):
         before = text[: found.start()]
-        block = Block(
-            page, before.count("\n") + 1, found[1], found[2] or "", found[3], dict(_marks(before))
-        )
+        block = Block(page, before.count("\n") + 1, found[1], found[2] or "", found[3], dict(_marks(before)))
         _check(block)
         yield block
 

@@ -66,11 +66,14 @@ class Terminal:
         self._typed += 1
         prints = self._prints / f"{self._typed:03}"
         self._type(f"{{ {command}\n}} >'{prints}' 2>&1 </dev/null {self._fd}>&-\necho $? >&{self._fd}\n")
+        self._type("jobs >/dev/null\n")  # those that have ended give their numbers back, as at a prompt
         code = self._answer(seconds_max)
         said = prints.read_text("utf-8", "replace") if prints.exists() else ""
         if code is None:
             self._kill()
-            raise Stuck(f"`{command}` has not ended after {seconds_max:.0f} s, and has printed:\n{said[-4000:]}")
+            raise Stuck(
+                f"`{command}` has not ended after {seconds_max:.0f} s, and has printed:\n{said[-4000:]}"
+            )
         return code, said
 
     def _answer(self, seconds_max: float) -> int | None:
@@ -92,6 +95,12 @@ class Terminal:
         code, said = self.run("headrace status --json 2>/dev/null")
         served = [row for row in json.loads(said)["subscriptions"] if row["workers"]] if code == 0 else []
         return bool(served) and all(row["waiting"] == row["running"] == row["parked"] == 0 for row in served)
+
+    def until_gone(self, before: list[int]) -> None:
+        """Wait until one of the jobs has ended: it was told to, and the next gets its number."""
+        end = time.monotonic() + PATIENCE_S
+        while set(before) <= set(self.jobs()) and time.monotonic() < end:
+            time.sleep(LOOK_S)
 
     def interrupt(self) -> list[int]:
         """Send Ctrl-C to all that runs in the background; return the exit codes."""

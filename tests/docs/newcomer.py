@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A newcomer: builds a wheel, installs it into a new environment, and follows README and docs block by block.
 
-``python tests/docs/newcomer.py --json`` prints {"pages", "blocks", "marked", "failed", "seconds"}; blocks that need
-what a bare machine does not have are marked in the page, with the reason, and are counted apart. With ``--here`` the
-Python that runs this is used, and nothing is built or installed: that takes a quarter of the time.
+``python tests/docs/newcomer.py --json`` prints {"pages", "blocks", "marked", "failed", "seconds"}; blocks
+that need what a bare machine does not have are marked in the page, with the reason, and are counted apart.
+With ``--here`` the Python that runs this is used, and nothing is built or installed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.docs import _pages as pages  # noqa: E402 - it is run as a file
-from tests.docs._follow import Account, Follower, here, reader  # noqa: E402
-from tests.docs._terminal import Terminal  # noqa: E402
+from tests.docs import _pages as pages
+from tests.docs._follow import Account, Follower, here, reader
+from tests.docs._terminal import Terminal
 
-#: The bench of packages that a wheel needs is fetched in less.
+#: The packages that a wheel needs are fetched in less.
 INSTALL_S_MAX = 600
 #: What a reader who has everything need not do.
 INSTALLS = r"(python -m )?pip install "
