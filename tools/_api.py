@@ -176,7 +176,7 @@ def _signature(node: Function, name: str = "") -> str:
     if len(text) > LINE_CHARS:
         inside = "".join(f"    {one},\n" for one in each)
         text = f"{begin}{name or node.name}(\n{inside}){answer}"
-    return f"```python\n{text}\n```"
+    return f"```text\n{text}\n```"
 
 
 def _spaced(argument: str) -> str:
@@ -203,7 +203,7 @@ def prose(text: str) -> str:
     shown: list[str] = []
     for part in parts:
         if part.startswith(("    ", ":\n")):
-            shown.append(f"```python\n{textwrap.dedent(part.removeprefix(':')).strip()}\n```")
+            shown.append(f"```text\n{textwrap.dedent(part.removeprefix(':')).strip()}\n```")
         elif part.startswith("Args:"):
             shown.append(_listed(part))
         elif part.strip() != ":":

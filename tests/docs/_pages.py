@@ -13,7 +13,7 @@ DOCS = ROOT / "docs"
 #: What is typed in, and what is shown without being code.
 SHELL, SHOWN = ("sh", "console"), ("text",)
 
-_FENCE = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Comments that no reader sees, between the text and a block.
 _MARK = re.compile(r"<!-- (not run|continues|exits|another terminal|in a clone)(?:: (.+?))? -->\s*\Z")
 #: A reason is a sentence, not a word.
@@ -61,7 +61,7 @@ def read(page: Path, root: Path = ROOT) -> list[Block]:
 
 
 def _blocks(page: str, text: str) -> Iterator[Block]:
-    for found in _FENCE.finditer(text):
+    for found in FENCE.finditer(text):
         before = text[: found.start()]
         block = Block(page, before.count("\n") + 1, found[1], found[2] or "", found[3], dict(_marks(before)))
         _check(block)
