@@ -105,6 +105,8 @@ class Follower:
         self._passed_over = re.compile(passed_over) if passed_over else None
         #: The ids that the page shows, and those that came in their place.
         self._ids: dict[str, str] = {}
+        #: May the last command have given workers something to do?
+        self._stirred = False
 
     def follow(self, blocks: list[Block], account: Account) -> None:
         """Go through the blocks of a page; the first that fails ends it, and what is left has failed too."""
@@ -155,8 +157,9 @@ class Follower:
         if "another terminal" in block.marks:
             self._beside(command, shown)
             return
-        if not command.rstrip().endswith("&"):
+        if self._stirred and not command.rstrip().endswith("&"):
             self._terminal.until_idle()
+        self._stirred = LOOKS.match(command) is None
         printed = self._ran(command, shown, int(block.marks.get("exits", "0")))
         if shown:
             self._ids |= dict(zip(ID.findall(shown), ID.findall(printed), strict=False))
@@ -177,11 +180,10 @@ class Follower:
         return printed
 
     def _beside(self, command: str, shown: str | None) -> None:
-        """Leave a command at work, as in a terminal of its own; it gets Ctrl-C when the page ends."""
-        self._terminal.run(f"({command}) >.beside 2>&1 &")
+        """Leave a command at work; it has some time to print what the page shows."""
+        prints = self._terminal.beside(command)
         end = time.monotonic() + PATIENCE_S
-        beside = self._terminal.folder / ".beside"
-        while shown and not fits(printed := beside.read_text("utf-8"), shown):
+        while shown and not fits(printed := prints.read_text("utf-8"), shown):
             if time.monotonic() > end:
                 raise Wrong(_told(command, None, printed, shown, self._terminal.folder))
             time.sleep(LOOK_S)

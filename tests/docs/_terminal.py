@@ -38,6 +38,9 @@ class Terminal:
         self._prints = folder.with_name(f"{folder.name}.prints")
         self._prints.mkdir()
         self._typed = 0
+        self._environment = environment
+        #: Commands in terminals of their own, each with what it prints.
+        self._beside: list[subprocess.Popen[bytes]] = []
         self._said, theirs = os.pipe()
         self._fd = theirs
         self._shell = subprocess.Popen(
@@ -76,6 +79,19 @@ class Terminal:
             )
         return code, said
 
+    def beside(self, command: str) -> Path:
+        """Leave a command at work, in a terminal of its own; return what it prints into."""
+        self._typed += 1
+        prints = self._prints / f"{self._typed:03}"
+        with prints.open("wb") as file:
+            self._beside.append(
+                subprocess.Popen(
+                    ["bash", "-c", f"exec {command}"], cwd=self.run("pwd")[1].strip(), env=self._environment,
+                    stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+                )
+            )  # fmt: skip
+        return prints
+
     def _answer(self, seconds_max: float) -> int | None:
         ready, _, _ = select.select([self._said], [], [], seconds_max)
         told = os.read(self._said, 64).decode().strip() if ready else ""
@@ -112,6 +128,8 @@ class Terminal:
 
     def close(self) -> None:
         """End everything that was started here."""
+        for one in self._beside:
+            _ended(one)
         try:
             if self._shell.poll() is None:
                 self.interrupt()
@@ -133,3 +151,15 @@ class Terminal:
         for pid in children.read_text("utf-8").split() if children.exists() else []:
             os.killpg(int(pid), signal.SIGKILL)
         self._answer(PATIENCE_S)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    """Give a command Ctrl-C, and what it takes if that is not enough."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
