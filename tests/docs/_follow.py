@@ -153,7 +153,7 @@ class Follower:
                 raise Wrong(f"`{command}`: {told} was not shown by an earlier command")
             command = command.replace(told, real[: len(told)])
         if "in a clone" in block.marks:
-            command = f"(cd '{self._clone}' && {command})"
+            command = f"(cd '{self._clone}' && {command}\n)"
         if "another terminal" in block.marks:
             self._beside(command, shown)
             return
