@@ -1,5 +1,5 @@
-# What can be done here. `make` alone lists it; nothing needs more than Python 3.11 with venv, and make; the targets
-# with real services need Java 17 and Maven besides, and install them where they may.
+# What can be done here. `make` alone lists it; nothing needs more than Python 3.11 with venv, and make; `test` and
+# what has "services" in its name need Java 17 and Maven besides, and install them where they may.
 
 SHELL := /bin/bash
 BIN := .venv/bin
@@ -32,13 +32,13 @@ demo: .venv/.runtime ## run the packaged example: a model, a stream of events, w
 	@$(BIN)/headrace demo
 
 # Each part runs, also after another has failed: one run shows all there is to mend.
-test: setup ## lint, types, architecture, all tests but those against a real Kafka
+test: setup services ## lint, types, architecture, all tests, on a real Kafka and a real PostgreSQL too
 	@status=0; \
 	$(MAKE) --no-print-directory lint || status=1; \
-	$(PYTEST) $(call report,tests) || status=1; \
+	scripts/test.sh $(REPORTS) || status=1; \
 	exit $$status
 
-test-services: services ## the tests against a real Kafka and a real PostgreSQL: some 20 minutes
+test-services: services ## the tests against a real Kafka and a real PostgreSQL alone
 	@$(PYTEST) tests/services $(call report,services)
 
 test-fast: setup ## the tests that end within a minute

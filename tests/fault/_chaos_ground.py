@@ -1,7 +1,5 @@
 """What all runs of a campaign on Kafka stand on: one broker and one database, which fail and come back."""
 
-# ruff: noqa: ASYNC110 - what is waited for is in other processes
-
 from __future__ import annotations
 
 import asyncio
@@ -9,11 +7,12 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from _chaos_judge import Seen
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from tests.services.kafka import Broker, Node
 from tests.services.postgres import Postgres
 from tests.services.reading import Found, committed, under_way
@@ -23,8 +22,23 @@ FELT_S = 20.0
 #: The topics of a run: events, results of either step, dead letters of either.
 TOPICS = ("asked", "weighed", "filed", "asked.dlq", "weighed.dlq")
 LOOK_S = 0.5
+#: What nobody has ended by then no broker ends: dead producers' transactions time out after 60 s at most.
+UNDER_WAY_S_MAX = 150.0
+#: What a broker says that was killed after it had decided on a transaction, and before all partitions knew of
+#: it: at its start it finds no leaders, drops the markers and calls the transaction complete (Kafka 4.4, a
+#: cluster of one).  From then on committed readers wait for ever, whatever a client does.
+DROPPED = "Couldn't find leader endpoint"
 #: With KIP-848 sessions are the broker's: `SMALL_AND_QUICK`.
 SESSION_MS_BY_BROKER = 3_000
+
+
+class Hangs(Exception):
+    """A transaction does not end."""
+
+    def __init__(self, *, by_broker: bool) -> None:
+        super().__init__("a transaction does not end")
+        #: Does the broker say that it has dropped the end?
+        self.by_broker = by_broker
 
 
 class Ground:
@@ -101,11 +115,29 @@ class Ground:
         return Seen(*[await self._read(f"{name}-{topic}") for topic in TOPICS])
 
     async def settled(self, name: str) -> Seen:
-        """Read them once no transaction is under way any more: what dead processes left open has ended."""
+        """Read them once no transaction is under way any more: what dead processes left open has ended.
+
+        Raises `Hangs` when one does not.
+        """
+        end = time.monotonic() + UNDER_WAY_S_MAX
         for topic in TOPICS:
             while await self._is_under_way(f"{name}-{topic}"):
+                if time.monotonic() > end:
+                    raise Hangs(by_broker=any(DROPPED in line and name in line for line in self._log()))
                 await asyncio.sleep(LOOK_S)
         return await self.seen(name)
+
+    async def clear(self, name: str) -> None:
+        """Delete the topics of a run that is over: a broker that starts again looks through all there are."""
+        with suppress(KafkaException):
+            async with self._broker_turn:
+                await asyncio.to_thread(self._delete, (f"{name}-", f"headrace.{name}."))
+
+    def _delete(self, beginnings: tuple[str, ...]) -> None:
+        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
+        topics = [one for one in admin.list_topics(timeout=10).topics if one.startswith(beginnings)]
+        for answer in admin.delete_topics(topics).values() if topics else ():
+            answer.result(10)
 
     async def _is_under_way(self, topic: str) -> bool:
         try:
@@ -118,13 +150,14 @@ class Ground:
 
     def rebalances(self, name: str) -> int:
         """Return how often the groups of a run were rebalanced, as the broker's log says."""
-        log = self._broker.process.log.read_text("utf-8", errors="replace")
         groups = (f"group headrace.{name}.", f"[GroupId headrace.{name}.")
         words = ("Preparing to rebalance", "Bumped group epoch")
         return sum(
-            any(one in line for one in groups) and any(word in line for word in words)
-            for line in log.splitlines()
+            any(one in line for one in groups) and any(word in line for word in words) for line in self._log()
         )
+
+    def _log(self) -> list[str]:
+        return self._broker.process.log.read_text("utf-8", errors="replace").splitlines()
 
 
 @contextmanager

@@ -52,9 +52,10 @@ def test_status_adds_up(stage: Stage, tmp_path: Path) -> None:
     assert (one["active_version"], one["trouble"], one["owners"]) == ("1", "no live worker", [])
     assert one["oldest_waiting_s"] > 0
     assert one["rebalances"] >= 0
+    kept = dict.fromkeys(("age_us", "bytes_max", "bytes"))  # retention is the brokers' there
     assert ran.document["topics"] == [
-        {"name": "orders", "partitions": 16, "events": one["published"]},
-        {"name": "parcels", "partitions": 16, "events": HANDLED + 1},
+        {"name": "orders", "partitions": 16, "events": one["published"], **kept},
+        {"name": "parcels", "partitions": 16, "events": HANDLED + 1, **kept},
     ]
 
 
@@ -198,7 +199,7 @@ def test_model_history_counts_each_event_once(stage: Stage, tmp_path: Path) -> N
 
     (found,) = [one for one in ran.document if one["handler"] == stage.handler]
     assert ran.code == Exit.DONE
-    assert found["versions"] == [{"version": "1", "handled": found["taken"]}]
+    assert found["versions"] == [{"version": "1", "handled": found["taken"], "replayed": 0}]
     assert found["taken"] == HANDLED + DEAD + CONFLICTS + 1 == sum(one["handled"] for one in found["ranges"])
     assert (found["unfinished"], found["neither"], found["both"]) == (0, 0, 0)
     assert found["active_version"] == "1"

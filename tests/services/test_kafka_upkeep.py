@@ -118,16 +118,19 @@ def test_what_is_wrong_with_an_index_is_found_and_mended(stage: Stage, shelf: Sh
         "late": "UPDATE first SET seq = seq + 1 WHERE seq = 0",
         "beyond": "UPDATE place SET upto = upto + 1000",
         "conflicts": "DELETE FROM conflict WHERE seq >= 0",
-        "claim_beyond": "UPDATE claim SET upto = upto + 1000000, after = 0",
     }
-    for rule, statement in faults.items():
+
+    def found(rule: str, statement: str) -> None:
         shelf.change(statement)
         ran = stage.run("index", "verify", "--json", cwd=tmp_path)
         assert ran.code == Exit.NO, rule
         assert rule in {one["rule"] for one in ran.document["violations"]}
-        if rule != "claim_beyond":
-            assert stage.run("index", "rebuild", cwd=tmp_path).code == Exit.DONE
-            assert stage.run("index", "verify", cwd=tmp_path).code == Exit.DONE, rule
+
+    for rule, statement in faults.items():
+        found(rule, statement)
+    assert stage.run("index", "rebuild", cwd=tmp_path).code == Exit.DONE
+    assert stage.run("index", "verify", cwd=tmp_path).code == Exit.DONE
+    found("claim_beyond", "UPDATE claim SET upto = upto + 1000000, after = 0")
 
 
 def test_ids_of_what_retention_has_eaten_stay(stage: Stage, tmp_path: Path) -> None:

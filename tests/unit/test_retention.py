@@ -81,6 +81,37 @@ def test_a_worker_keeps_to_it(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_sweep_that_breaks_is_told_and_work_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it was: nobody waits for the sweep, so it has to tell by itself."""
+
+    async def broken(_self: object) -> bool:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("headrace.journal.retention.SqliteSweeper.step", broken)
+    app = App("keeps", journal=str(tmp_path / "journal.db"))
+    seen = asyncio.Event()
+
+    @app.handler
+    async def see(note: Note) -> None:
+        seen.set()
+
+    async def run() -> None:
+        async with app:
+            stop = asyncio.Event()
+            serving = asyncio.create_task(app.run(stop))
+            await asyncio.sleep(0.05)
+            await app.publish(Note(text="after it"))
+            async with asyncio.timeout(30):
+                await seen.wait()
+            stop.set()
+            await serving
+
+    asyncio.run(run())
+    assert "retention has ended" in caplog.text
+
+
 def test_on_kafka_it_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """The brokers delete: the app runs as ever, and is told which setting of the topic means the same."""
     from headrace.journal.kafka.topics import Elsewhere

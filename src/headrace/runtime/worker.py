@@ -208,6 +208,9 @@ class Worker:
                 if not failing:  # once per outage
                     _log.warning("retention waits: %s", fault)
                 failing = True
+            except Exception:  # noqa: BLE001 - events are handled all the same; the next start tries again
+                _log.exception("retention has ended until the worker starts again")
+                return
             took_s = (self._clock.boot_ns() - began_ns) / 1e9
             await self._clock.sleep(
                 max(SWEEP_PAUSE_S_MIN, took_s * SWEEP_PAUSE_TIMES) if more else SWEEP_IDLE_S

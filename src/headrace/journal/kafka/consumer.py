@@ -283,9 +283,10 @@ class KafkaConsumer:
     # --- outcomes -----------------------------------------------------------------------------
 
     async def settle(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int = 0) -> list[Settled]:
-        """Commit outcomes in one transaction with positions and ledger, then claim the next batch."""
-        if self._share.poller is None:
-            raise errors.JournalClosed
+        """Commit outcomes in one transaction with positions and ledger, then claim the next batch.
+
+        Outcomes of a membership that has ended meanwhile are stale, as all others of lost partitions.
+        """
         tps: set[int] = set()
         settled, kept = list[Settled](), list[tuple[Batch, Outcome]]()
         for batch, outcome in parts:
@@ -298,7 +299,8 @@ class KafkaConsumer:
         for batch, _ in parts:
             batch.token.fresh = False
         if limit:
-            with suppress(errors.JournalError):  # what is settled stands; the next `take` says so
+            # What is settled stands; the next `take` says what is wrong.
+            with suppress(errors.JournalError, errors.VersionInactive):
                 settled[-1] = settled[-1]._replace(next=await self._take(limit, parts[-1][0].version))
         return settled
 
