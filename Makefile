@@ -12,7 +12,7 @@ report = $(if $(REPORTS),--junitxml=$(REPORTS)/$(1).xml)
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-services lint format bench fault services lock wheel clean
+.PHONY: help setup demo docs reference newcomer test test-fast test-services lint format bench fault services lock wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -63,6 +63,17 @@ bench: setup ## run every benchmark; one JSON document each
 	    echo "--- $$script" >&2; $(BIN)/python $$script --json || status=1; \
 	done; \
 	exit $$status
+
+docs: setup ## build the pages as a site in build/docs; a link that leads nowhere is an error
+	@$(BIN)/python -m sphinx --builder html --conf-dir docs --fail-on-warning --keep-going --nitpicky --quiet . build/docs
+	@cp build/docs/README.html build/docs/index.html
+	@echo build/docs/index.html
+
+reference: setup ## write docs/reference from the code
+	@$(BIN)/python tools/reference.py
+
+newcomer: setup ## follow README and docs in a new environment, from a built wheel: some minutes
+	@$(BIN)/python tests/docs/newcomer.py --json
 
 fault: setup ## kill, stop and break things at full length (minutes; `make test` runs a short form)
 	@HEADRACE_FAULT=full $(PYTEST) --timeout 1800 tests/fault

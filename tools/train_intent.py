@@ -9,7 +9,6 @@ loss is convex and the start is zero: no chance is involved, and a second run wi
 same machine gives the same bytes. No text of the data set is kept, in the model or in the repository; the
 names of its intents are.
 """
-# ruff: noqa: T201 - prints its result
 
 from __future__ import annotations
 

@@ -40,17 +40,34 @@ class Numbers(Collector):
     def _counters(self) -> Iterator[Family]:
         counted = self._counts.counted()
         yield _counter(
-            "headrace_events_handled", "Attempts committed, by what they came to: done, retried, dead.",
+            "headrace_events_handled",
+            "Attempts that were committed: done, retried (failed, and waits for another attempt) or dead.",
             ("handler", "version", "outcome"), counted.handled,
         )  # fmt: skip
-        yield _counter("headrace_events_emitted", "Events emitted.", ("handler",), counted.emitted)
-        yield _counter("headrace_dead_letters", "Events put aside.", ("handler", "reason"), counted.dead)
-        yield _histogram(
-            "headrace_handler", "Time of one call of a handler, waiting included.", counted.handler_s
+        yield _counter(
+            "headrace_events_emitted",
+            "Events emitted, committed with their causes.",
+            ("handler",),
+            counted.emitted,
         )
-        yield _histogram("headrace_event_age", "Publishing of an event to its commit.", counted.age_s)
+        yield _counter(
+            "headrace_dead_letters", "Events put aside, by the reason that `headrace dlq ls` shows.",
+            ("handler", "reason"), counted.dead,
+        )  # fmt: skip
         yield _histogram(
-            "headrace_journal_commit", "Commit of outcomes, and claim of what follows.", counted.commit_s
+            "headrace_handler",
+            "One call of the handler's function, from call to return, what it waited for included.",
+            counted.handler_s,
+        )
+        yield _histogram(
+            "headrace_event_age",
+            "Publishing of an event (the time in its envelope) to the commit of what followed from it.",
+            counted.age_s,
+        )
+        yield _histogram(
+            "headrace_journal_commit",
+            "One transaction: outcomes of a batch or of several, and the claim of the next.",
+            counted.commit_s,
         )
         rebalances = {(state.handler,): state.rebalances for state, *_ in self._health.looks}
         told = "Times that the partitions held were others than before."
@@ -61,13 +78,21 @@ class Numbers(Collector):
         one = ("handler",)
         states = [look.state for look in looks]
         yield _gauge(
-            "headrace_events_in_flight", "Events in hand.", one, {(s.handler,): s.in_flight for s in states}
+            "headrace_events_in_flight",
+            "Events that were taken and have no outcome yet.",
+            one,
+            {(s.handler,): s.in_flight for s in states},
         )
         yield _gauge(
-            "headrace_partitions_held", "Partitions held.", one, {(s.handler,): s.held for s in states}
+            "headrace_partitions_held",
+            "Partitions of the topic that this worker has.",
+            one,
+            {(s.handler,): s.held for s in states},
         )
         yield _gauge(
-            "headrace_version_served", "1 for the version that is served.", ("handler", "version"),
+            "headrace_version_served",
+            "1 for the version in use; missing while the worker lacks the active version.",
+            ("handler", "version"),
             {(s.handler, s.version): 1 for s in states if s.version},
         )  # fmt: skip
         lags = {
@@ -75,13 +100,18 @@ class Numbers(Collector):
             for look in looks
             for partition, lag in look.survey.lag.items()
         }
-        told = "Events of a partition held that are not taken yet."
+        told = (
+            "Events that are not taken yet, looked at every 5 s. SQLite: of more than 100,000 the first"
+            " 100,000 are counted. Kafka: markers of transactions count too."
+        )
         yield _gauge("headrace_partition_lag_events", told, ("handler", "topic", "partition"), lags)
         up = {(look.state.handler,): int(not (look.state.outage or look.problem)) for look in looks}
-        yield _gauge("headrace_journal_up", "1 while the journal answers.", one, up)
+        yield _gauge("headrace_journal_up", "1 while the journal answers, 0 during an outage.", one, up)
         silence = {(): self._health.silence_s()}
         yield _gauge("headrace_loop_silence_seconds", "Since the event loop has turned last.", (), silence)
-        yield _gauge("headrace_ready", "What /ready says: 1 or 0.", (), {(): int(self._health.ready().good)})
+        yield _gauge(
+            "headrace_ready", "1 when /ready is 200, else 0.", (), {(): int(self._health.ready().good)}
+        )
 
 
 def _counter(

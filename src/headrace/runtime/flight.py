@@ -169,7 +169,7 @@ class Flight:
         coded = _coded(error, self.plan.handler.name)
         told = str(coded) if self.plan.handler.name in str(coded) else f"In {self.plan.handler.name}: {coded}"
         if coded.hint:
-            told = f"{told} Hint: {coded.hint}"
+            told = f"{told} Hint: {coded.hint.replace('``', '`')}"
         return DeadLetter(
             row=row,
             reason=verdict.reason,
