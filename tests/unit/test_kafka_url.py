@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace import errors
-from headrace.journal.kafka.client import Admin, cluster_of
+from headrace.journal.kafka.client import LOG_LEVEL, Admin, cluster_of
 from headrace.world import SystemClock
 
 
@@ -15,11 +15,13 @@ def test_settings_are_handed_on() -> None:
     found = cluster_of(url)
     assert found.address == "kafka://a:1,b:2"
     assert found.config == {
+        "log_level": LOG_LEVEL,
         "bootstrap.servers": "a:1,b:2",
         "security.protocol": "SASL_SSL",
         "fetch.max.bytes": "9",
     }
     assert found.by_broker
+    assert cluster_of("kafka://a:1?log_level=6").config["log_level"] == "6"
     assert not cluster_of("kafka://a:1?partition.assignment.strategy=range").by_broker
 
 

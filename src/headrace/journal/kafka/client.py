@@ -72,6 +72,10 @@ _LEASE = (
 )
 
 
+#: The library writes lines of its own to stderr, some 20 a second while it finds no broker.  What of it matters
+#: is told once and with a code; ``?log_level=6`` shows the lines as well.
+LOG_LEVEL = 2
+
 _HINT = "see whether the brokers run and can be reached from here; workers connect again by themselves"
 #: For what committed readers cannot reach: brokers that died before the markers of a transaction leave it so.
 STUCK = "if it stays so a transaction hangs: kafka-transactions.sh find-hanging names it, abort ends it"
@@ -116,7 +120,8 @@ def cluster_of(url: str) -> Cluster:
     _check(given)
     by_broker = given.get("group.protocol") == "consumer"
     ours = {name: value for name, value in given.items() if name not in _OURS}
-    return Cluster(f"{SCHEME}://{parts.netloc}", {**ours, "bootstrap.servers": parts.netloc}, by_broker)
+    config = {"log_level": LOG_LEVEL, **ours, "bootstrap.servers": parts.netloc}
+    return Cluster(f"{SCHEME}://{parts.netloc}", config, by_broker)
 
 
 def _check(given: Mapping[str, str]) -> None:
