@@ -54,23 +54,28 @@ def _boot_id() -> str:
 DRAWN_BYTES = 1 << 12
 
 
+class _Drawn(threading.local):
+    """What is left of the bytes that this thread has drawn: a lock could be held for ever in a forked child."""
+
+    bytes, at, pid = b"", 0, 0
+
+
 class SystemChance:
     """The operating system's randomness, and a quick generator for jitter."""
 
     def __init__(self) -> None:
         self._jitter = random.Random()  # noqa: S311 - spreads retries, protects nothing
-        self._drawn, self._at, self._pid = b"", 0, 0
-        self._lock = threading.Lock()
+        self._drawn = _Drawn()
 
     def bytes(self, size: int) -> bytes:
         """Return unpredictable bytes; may be called from any thread."""
         if size > DRAWN_BYTES:
             return os.urandom(size)
-        with self._lock:
-            if self._at + size > len(self._drawn) or self._pid != os.getpid():  # a fork's are its own
-                self._drawn, self._at, self._pid = os.urandom(DRAWN_BYTES), 0, os.getpid()
-            self._at += size
-            return self._drawn[self._at - size : self._at]
+        drawn = self._drawn
+        if drawn.at + size > DRAWN_BYTES or drawn.pid != os.getpid():  # a fork's are its own
+            drawn.bytes, drawn.at, drawn.pid = os.urandom(DRAWN_BYTES), 0, os.getpid()
+        drawn.at += size
+        return drawn.bytes[drawn.at - size : drawn.at]
 
     def unit(self) -> float:
         """Return a number in [0, 1)."""

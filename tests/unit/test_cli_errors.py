@@ -66,6 +66,8 @@ def test_every_error_ends_with_a_code_of_the_list() -> None:
         (("tail", "--limit", "0"), "invalid value for '--limit'"),
         (("show",), "missing argument 'EVENT'"),
         (("dlq", "sow"), "no such command 'sow'"),
+        (("tail", "--topic", "\udcff"), "'\\udcff' is not UTF-8"),
+        (("tail", "--from", "9" * 20), "--from is an offset of at most 9,223,372,036,854,775,807"),
         (("explain", "HR-E999"), "No error has the code HR-E999"),
     ],
     ids=str,

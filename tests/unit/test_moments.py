@@ -38,6 +38,14 @@ def test_an_end_is_an_offset_or_a_time(text: str | None, found: Bound) -> None:
     assert bound_of("--from", text, NOW_US) == found
 
 
+@pytest.mark.parametrize("text", [str(1 << 63), "9" * 5_000])
+def test_an_offset_is_one_that_there_can_be(text: str) -> None:
+    """A journal counts in 64 bits; Python itself refuses to read very long numbers."""
+    with pytest.raises(errors.CommandInvalid, match="at most 9,223,372,036,854,775,807"):
+        bound_of("--from", text, NOW_US)
+    assert bound_of("--from", str((1 << 63) - 1), NOW_US).offset == (1 << 63) - 1
+
+
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "5w", "now", "2026-02-30", "٣", "9" * 10 + "d"])
 def test_other_text_is_refused(text: str) -> None:
     """With the flag, the text, and how it is written."""

@@ -379,14 +379,20 @@ def test_a_place_that_is_no_journal_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not a journal at all, only text, and long enough to be read as one" * 9]
+    ("content", "refused"),
+    [
+        (b"", errors.JournalMissing),  # somebody may be about to set it up
+        (b"not a journal at all, only text, and long enough to be read as one" * 9, errors.JournalForeign),
+    ],
 )
-def test_a_file_that_is_not_ours_is_refused(tmp_path: Path, content: bytes) -> None:
-    """An empty file or a foreign one is no journal."""
+def test_a_file_that_is_not_ours_is_refused(
+    tmp_path: Path, content: bytes, refused: type[errors.JournalError]
+) -> None:
+    """In an empty file there is no journal; a foreign one is none."""
     foreign = tmp_path / "foreign.db"
     foreign.write_bytes(content)
 
-    with pytest.raises(errors.JournalForeign):
+    with pytest.raises(refused):
         Reader(str(foreign))
 
 

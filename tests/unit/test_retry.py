@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,3 +121,11 @@ def test_a_policy_without_sense_is_refused(numbers: dict[str, float]) -> None:
     """No attempt at all, or waits that do not fit each other: `SettingInvalid` when it is made."""
     with pytest.raises(errors.SettingInvalid, match="retry"):
         RetryPolicy(**numbers)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1.5, True, "3"])
+def test_attempts_are_whole_numbers(number: Any) -> None:
+    """Compared with what is none of these an attempt would never be the last."""
+    for name in ("attempts_max", "crash_attempts_max"):
+        with pytest.raises(errors.SettingInvalid, match=f"{name} is a whole number"):
+            RetryPolicy(**{name: number})

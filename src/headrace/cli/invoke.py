@@ -91,6 +91,7 @@ def invoke(given: Sequence[str]) -> int:
         # What a terminal cannot show is spelled out instead of being an error.
         cast("Any", stream).reconfigure(errors="backslashreplace")
     try:
+        _check_text(arguments)
         wanted = next((one for one in arguments if not one.startswith("-")), None)
         command = typer.main.get_command(tree(wanted))
         # Not `command.main`: it has ways of its own with closed pipes and Ctrl-C.
@@ -105,6 +106,13 @@ def invoke(given: Sequence[str]) -> int:
     except Exception as fault:  # noqa: BLE001 - told with a code, as every other
         return _told(fault, debug=DEBUG in given)
     return found if isinstance(found, int) else Exit.DONE
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are no text: neither SQLite nor JSON could take them."""
+    for argument in arguments:
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):
+            raise errors.CommandInvalid(problem=f"{argument!r} is not UTF-8")
 
 
 def _told(fault: Exception, *, debug: bool) -> int:

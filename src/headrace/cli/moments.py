@@ -12,6 +12,9 @@ from headrace.ports.look import us_of
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _AGO = re.compile(r"([0-9]{1,9})([smhd])")
 
+#: The highest offset of a journal: a 64-bit integer.
+OFFSET_MAX, OFFSET_DIGITS_MAX = (1 << 63) - 1, 19
+
 
 class Bound(NamedTuple):
     """An end of a stretch of history: an offset, or a time in microseconds since 1970; ``None`` = neither."""
@@ -29,6 +32,8 @@ def bound_of(flag: str, text: str | None, now_us: int) -> Bound:
     if text is None:
         return EVER
     if text.isascii() and text.isdecimal():
+        if len(text) > OFFSET_DIGITS_MAX or int(text) > OFFSET_MAX:
+            raise errors.CommandInvalid(problem=f"{flag} is an offset of at most {OFFSET_MAX:,}")
         return Bound(offset=int(text))
     ago = _AGO.fullmatch(text)
     if ago is not None:

@@ -208,7 +208,9 @@ class Publisher:
         """Publish one payload; raises what is wrong with it."""
         event, named = self._shaping.event(text, self._bytes_max)
         async with self._app as app:
-            receipt = await app.publish(event, event_id=self._event_id or named, parents=self._parents)
+            receipt = await app.publish(
+                event, event_id=named if self._event_id is None else self._event_id, parents=self._parents
+            )
         _tell(receipt)
         return Exit.DONE
 

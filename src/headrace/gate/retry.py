@@ -26,6 +26,10 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean no attempt at all, or a wait without bound."""
+        for name, kind in (("attempts_max", int), ("crash_attempts_max", int)):
+            if type(getattr(self, name)) is not kind:
+                problem = f"{name} is a whole number, not {getattr(self, name)!r}"
+                raise errors.SettingInvalid(name="retry", origin="code", problem=problem)
         if self.attempts_max < 1 or self.crash_attempts_max < 1:
             raise errors.SettingInvalid(name="retry", origin="code", problem="an event needs one attempt")
         if not 0 <= self.backoff_first_ms <= self.backoff_max_ms:

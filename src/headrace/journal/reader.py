@@ -266,7 +266,7 @@ def _checked(db: apsw.Connection, path: str) -> apsw.Connection:
         raise
     if schema < JOURNAL.schema:
         db.close()
-        if schema == 0:
-            raise errors.JournalForeign(path=path)
+        if schema == 0:  # empty, or about to be set up by somebody else
+            raise errors.JournalMissing(path=path)
         raise errors.JournalOlder(path=path, found=schema, known=JOURNAL.schema)
     return db

@@ -22,6 +22,7 @@ CONCURRENCY_DEFAULT = 64
 THREADS_DEFAULT = 16
 CONCURRENCY_MAX = 4_096
 DEADLINE_MS_DEFAULT = 60_000
+DEADLINE_MS_MAX = 30 * 86_400_000
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once", "at_least_once"
 
 
@@ -91,7 +92,8 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
     default = CONCURRENCY_DEFAULT if is_async else THREADS_DEFAULT
     count = default if concurrency is None else concurrency
     _check_numbers(full_name, count, deadline_ms, rate_per_s)
-    _check_words(full_name, start, str(version))
+    _check_words(full_name, start, version)
+    _check_parts(full_name, retry, model)
     _check_offload(full_name, fn, offload, plain=not is_async, wants={**wants, **needs})
     if delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
         problem = f"delivery is {EXACTLY_ONCE!r} or {AT_LEAST_ONCE!r}, not {delivery!r}"
@@ -144,21 +146,31 @@ def _where(fn: Callable[..., Any]) -> str:
 
 def _check_numbers(handler: str, concurrency: int, deadline_ms: int, rate_per_s: float | None) -> None:
     problem = ""
-    if not 1 <= concurrency <= CONCURRENCY_MAX:
-        problem = f"concurrency is 1 to {CONCURRENCY_MAX}, not {concurrency}"
-    elif deadline_ms < 1:
-        problem = f"deadline_ms is at least 1, not {deadline_ms}"
+    if type(concurrency) is not int or not 1 <= concurrency <= CONCURRENCY_MAX:
+        problem = f"concurrency is 1 to {CONCURRENCY_MAX}, not {concurrency!r}"
+    elif type(deadline_ms) is not int or not 1 <= deadline_ms <= DEADLINE_MS_MAX:
+        problem = f"deadline_ms is a whole number, 1 to {DEADLINE_MS_MAX:,}, not {deadline_ms!r}"
     elif rate_per_s is not None and not 0 < rate_per_s <= RATE_PER_S_MAX:
         problem = f"rate_per_s is above 0 and at most {RATE_PER_S_MAX:,.0f}, not {rate_per_s}"
     if problem:
         raise errors.SignatureInvalid(handler=handler, problem=problem)
 
 
-def _check_words(handler: str, start: str, version: str) -> None:
+def _check_parts(handler: str, retry: object, model: object) -> None:
+    problem = ""
+    if not (retry is None or isinstance(retry, RetryPolicy)):
+        problem = f"retry is a RetryPolicy, not {retry!r}"
+    elif not (model is None or callable(getattr(model, "load", None))):
+        problem = f"model is a Model, as Model.onnx makes one, not {model!r}"
+    if problem:
+        raise errors.SignatureInvalid(handler=handler, problem=problem)
+
+
+def _check_words(handler: str, start: str, version: str | int) -> None:
     problem = ""
     if start not in ("earliest", "latest"):
         problem = f"start is 'earliest' or 'latest', not {start!r}"
-    elif not NAME.fullmatch(version):
+    elif type(version) not in (str, int) or not NAME.fullmatch(str(version)):
         problem = f"version {version!r} has characters that are not allowed"
     if problem:
         raise errors.SignatureInvalid(handler=handler, problem=problem)

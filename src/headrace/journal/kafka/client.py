@@ -72,8 +72,8 @@ _LEASE = (
 )
 
 
-#: The library writes lines of its own to stderr, some 20 a second while it finds no broker.  What of it matters
-#: is told once and with a code; ``?log_level=6`` shows the lines as well.
+#: The library writes lines of its own to stderr, some 20 a second while it finds no broker.  What matters is
+#: told once and with a code; ``?log_level=6`` shows the lines as well.
 LOG_LEVEL = 2
 
 _HINT = "see whether the brokers run and can be reached from here; workers connect again by themselves"
