@@ -55,7 +55,7 @@ DRAWN_BYTES = 1 << 12
 
 
 class _Drawn(threading.local):
-    """What is left of the bytes that this thread has drawn: a lock could be held for ever in a forked child."""
+    """What is left of the bytes that this thread has drawn: in a forked child a lock could stay closed."""
 
     bytes, at, pid = b"", 0, 0
 

@@ -71,6 +71,14 @@ def test_an_id_makes_a_repeat_harmless(folder: Path) -> None:
     assert stored(folder) == [{"owner": "ada", "text": ""}]
 
 
+def test_an_empty_id_is_not_taken_for_none(folder: Path) -> None:
+    """A script whose variable is empty would publish the same twice without knowing."""
+    ran = publish(folder, '{"owner": "ada"}', "--id", "")
+
+    assert (ran.code, ran.out) == (Exit.NO, "")
+    assert "error[HR-E115]" in ran.err
+
+
 def test_parents_are_named_and_checked(folder: Path) -> None:
     """The event joins the chain of its cause; a cause that is not there is refused."""
     cause = publish(folder, '{"owner": "ada"}').lines[0]["event_id"]
