@@ -256,7 +256,7 @@ class Connection:
         else:
             # The commit stands: a fault here (busy, full) is met again by the next writer, who reports it.
             with suppress(apsw.Error):
-                self.ex(self.queries.checkpoint)
+                self.ex(self.queries.checkpoint_restart).fetchall()
         now = self.clock.boot_ns()
         if self._wal_pages > WAL_PAGES_WARN and now - self._warned_ns > WARN_NS_MIN:
             self._warned_ns = now
