@@ -299,12 +299,19 @@ class Admin:
     async def _create(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
         replicas = min(REPLICAS_MAX, await self.check())
         new = NewTopic(name, partitions, replicas, config=settings_of(name, config, replicas))
-        answers = self._client.create_topics([new], request_timeout=REQUEST_TIMEOUT_S)
-        try:
-            await asyncio.to_thread(answered, answers[name])
-        except KafkaException as fault:
-            if fault.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another process was quicker
-                raise coded(fault, self._address, Doing("create", topic=name)) from fault
+        for left in reversed(range(int(APPEARS_S_MAX / _LOOK_S))):
+            answers = self._client.create_topics([new], request_timeout=REQUEST_TIMEOUT_S)
+            try:
+                await asyncio.to_thread(answered, answers[name])
+                break
+            except KafkaException as fault:
+                code = fault.args[0].code()
+                if code == KafkaError.TOPIC_ALREADY_EXISTS:  # another process was quicker
+                    break
+                # Brokers that have just started are listed, and for a moment get no partitions yet.
+                if code != KafkaError.INVALID_REPLICATION_FACTOR or not left:
+                    raise coded(fault, self._address, Doing("create", topic=name)) from fault
+            await self._clock.sleep(_LOOK_S)
         for _ in range(int(APPEARS_S_MAX / _LOOK_S)):
             found = await self.find(name)
             if found is not None:
