@@ -138,6 +138,15 @@ class Bench:
             return []
         return sorted(one.body()["number"] for one in found)
 
+    async def handled(self, count: int) -> None:
+        """Wait for results; each number has one."""
+
+        async def all_there() -> bool:
+            return len(set(await self.results())) >= count
+
+        await until(all_there)
+        assert await self.results() == list(range(count))
+
     @asynccontextmanager
     async def log(self) -> AsyncGenerator[Log]:
         """Look into the journal."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from tests.services.desks import Bench, serving, until
+from tests.services.desks import Bench, serving
 from tests.services.kafka import Broker, Node
 
 from headrace.app import World
@@ -43,16 +43,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def handled(bench: Bench, count: int) -> None:
-    """Wait for results; each number has one."""
-
-    async def all_there() -> bool:
-        return len(set(await bench.results())) >= count
-
-    await until(all_there)
-    assert await bench.results() == list(range(count))
-
-
 def fence(broker: Node, names: list[str]) -> None:
     """Do what a second producer of the same names does: the first is refused from then on."""
     for name in names:
@@ -64,13 +54,13 @@ async def test_a_producer_that_is_fenced_is_replaced(broker: Node, tmp_path: Pat
     bench = Bench(broker.bootstrap, tmp_path)
     async with serving(bench.app()) as app:
         await bench.publish(app, range(20))
-        await handled(bench, 20)
+        await bench.handled(20)
         before = list(made)
         load = asyncio.create_task(bench.publish(app, range(20, 120)))
         await asyncio.to_thread(fence, broker, before)
         await load
         await bench.publish(app, range(120, 140))  # should it have handled all the others before
-        await handled(bench, 140)
+        await bench.handled(140)
     assert len(made) > len(before) > 0
     assert await bench.violations() == []
 
@@ -98,11 +88,11 @@ async def test_a_transaction_that_times_out_is_done_again(
     bench, faults = Bench(broker.bootstrap, tmp_path), SleepOnce(point, 3 * TIMED_OUT_MS / 1_000)
     async with serving(bench.app(faults)) as app:
         await bench.publish(app, range(20))
-        await handled(bench, 20)
+        await bench.handled(20)
         before = list(made)
         faults.armed = True
         await bench.publish(app, range(20, 60))
-        await handled(bench, 60)
+        await bench.handled(60)
         assert not faults.armed
     assert len(made) > len(before)
     assert await bench.violations() == []
@@ -137,5 +127,5 @@ async def test_hosts_whose_clocks_differ_share_the_work(broker: Node, tmp_path: 
             await bench.publish(apps[number % 2], range(number, number + 1), who=f"c{number % 7}")
         await asyncio.sleep(1)
         bench.broken.clear()
-        await handled(bench, 60)
+        await bench.handled(60)
     assert await bench.violations() == []
