@@ -123,24 +123,23 @@ def _overload(node: ast.ClassDef | Function) -> bool:
 def _fields(node: ast.ClassDef, lines: list[str]) -> Iterator[str]:
     """Yield the table of the fields; what is said of each stands above it, behind ``#:``."""
     rows: list[str] = []
-    for owner, one in [*_assigned(node)]:
+    for one in _assigned(node):
         told = " ".join(said_above(lines, one.lineno))
-        if (default := getattr(one, "value", None)) is not None and not owner:
-            told = f"{told} Default: `{ast.unparse(default)}`.".strip()
+        if one.value is not None:
+            told = f"{told} Default: `{ast.unparse(one.value)}`.".strip()
         target = one.target.attr if isinstance(one.target, ast.Attribute) else ast.unparse(one.target)
-        kind = ast.unparse(one.annotation) if isinstance(one, ast.AnnAssign) else owner
-        kind = kind.replace("|", "\\|")
+        kind = ast.unparse(one.annotation).replace("|", "\\|")
         if not target.startswith("_"):
-            rows.append(f"| `{target}` | {f'`{kind}`' if kind else ''} | {prose(told)} |")
+            rows.append(f"| `{target}` | `{kind}` | {prose(told)} |")
     if rows:
         yield "\n".join(["| | | |", "|---|---|---|", *rows])
 
 
-def _assigned(node: ast.ClassDef) -> Iterator[tuple[str, ast.AnnAssign]]:
+def _assigned(node: ast.ClassDef) -> Iterator[ast.AnnAssign]:
     """Yield the fields of a class, and what ``__init__`` makes public of its arguments."""
     for one in node.body:
         if isinstance(one, ast.AnnAssign) and "ClassVar" not in ast.unparse(one.annotation):
-            yield "", one
+            yield one
     made = next((one for one in node.body if isinstance(one, Function) and one.name == "__init__"), None)
     if made is None or node.name != "Context":
         return
@@ -151,7 +150,7 @@ def _assigned(node: ast.ClassDef) -> Iterator[tuple[str, ast.AnnAssign]]:
         target = one.targets[0]
         kind = kinds.get(target.attr)
         if kind is not None:
-            yield "", ast.AnnAssign(target, kind, None, 0, lineno=one.lineno, col_offset=0)
+            yield ast.AnnAssign(target, kind, None, 0, lineno=one.lineno, col_offset=0)
 
 
 def said_above(lines: list[str], number: int) -> list[str]:

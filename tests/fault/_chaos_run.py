@@ -9,6 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +17,13 @@ from _chaos_ground import SESSION_MS_BY_BROKER, Ground
 from _chaos_judge import Seen, Verdict, judge, numbers
 from _chaos_plan import Plan
 from _chaos_worker import DOOMED_EVERY
-from _spawner import UNLOADABLE, UNREACHABLE, Child, Spawner
+from _spawner import UNLOADABLE, UNREACHABLE, Child, Spawner, last_words
+from _spawner import until as until_soon
 from _weights import plus
 
 LEASE_MS = 2_000
+#: Most looks read the diary.
+until = partial(until_soon, every_s=0.01)
 WORKERS = 2
 #: There is work as long as something is still to come, and so many events at least.
 EVENTS_MIN = 200
@@ -121,20 +125,7 @@ class Run:
         elif status == UNLOADABLE and child in self._unlucky:
             self.tally["unloadable"] += 1
         elif status != 0 and -status not in child.asked:
-            self.troubles.append(f"a process ended by itself with {status}: {self._last_words()}")
-
-    def _last_words(self) -> str:
-        path = self.folder / "processes.log"
-        return path.read_text("utf-8", errors="replace")[-1_500:] if path.exists() else ""
-
-    async def _until(self, holds: Callable[[], object], seconds: float) -> bool:
-        """Wait for something, for a while."""
-        end = time.monotonic() + seconds
-        while not holds():
-            if time.monotonic() > end:
-                return False
-            await asyncio.sleep(0.01)
-        return True
+            self.troubles.append(f"a process ended by itself with {status}: {last_words(self.folder)}")
 
     def _diary(self) -> list[Note]:
         path = self.folder / "calls.log"
@@ -176,7 +167,7 @@ class Run:
 
     async def _victim(self, *, waiting: bool = False) -> tuple[Child | None, bool]:
         found: list[Child] = []
-        await self._until(lambda: found.extend(self._busy(waiting)) or found, BUSY_S_MAX)
+        await until(lambda: found.extend(self._busy(waiting)) or found, BUSY_S_MAX)
         victims = found or [one for one in self._living.values() if one not in self._armed]
         return (self._chance.choice(victims) if victims else None), bool(found)
 
@@ -216,7 +207,7 @@ class Run:
     async def _thaw(self) -> None:
         """An owner that stands still at its failpoint goes on when others have its partitions."""
         frozen = self.folder / "frozen"
-        if not self.plan.freezes or not await self._until(frozen.exists, BUSY_S_MAX):
+        if not self.plan.freezes or not await until(frozen.exists, BUSY_S_MAX):
             return
         self.hits[self.point] += 1
         self.tally["stale_owners"] += 1
@@ -227,7 +218,7 @@ class Run:
     async def _join(self) -> None:
         """A third worker comes while handlers run, and goes again."""
         await asyncio.sleep(self._chance.uniform(0.5, 3.0))
-        await self._until(self._busy, BUSY_S_MAX)
+        await until(self._busy, BUSY_S_MAX)
         third = await self._spawn("worker")
         self._living[WORKERS] = third
         await asyncio.sleep(self._chance.uniform(1.5, 4.0))
@@ -278,7 +269,7 @@ class Run:
         await asyncio.sleep(0.5)
         if kind not in ("back", "both"):
             return
-        await self._until(lambda: any(note.weights == 2.0 for note in self._diary()), BUSY_S_MAX)
+        await until(lambda: any(note.weights == 2.0 for note in self._diary()), BUSY_S_MAX)
         await asyncio.sleep(self._chance.uniform(0.0, 1.0))
         steps: list[Callable[[], Awaitable[object]]] = [self._operate, self._put_back]
         self._chance.shuffle(steps)
@@ -310,14 +301,14 @@ class Run:
         publishing = asyncio.create_task(self._publish())
         try:
             if self.plan.failpoint.startswith("version") and not self.plan.freezes:
-                await self._until(lambda: not self._wanted(), BUSY_S_MAX)  # whoever is first offers
+                await until(lambda: not self._wanted(), BUSY_S_MAX)  # whoever is first offers
             keepers += [asyncio.create_task(self._keep(slot)) for slot in range(1, WORKERS)]
-            await self._until(self._diary, STOP_S_MAX)
+            await until(self._diary, STOP_S_MAX)
             await asyncio.gather(
                 self._kill(), self._kill_publisher(), self._stop(), self._thaw(), self._join(),
                 self._break(), self._reload(), self._provoke(),
             )  # fmt: skip
-            await self._until(lambda: self._first_missing() >= EVENTS_MIN, STOP_S_MAX)
+            await until(lambda: self._first_missing() >= EVENTS_MIN, STOP_S_MAX)
             (self.folder / "enough").touch()
             await publishing
             await self._become_idle()

@@ -25,20 +25,26 @@ UNREACHABLE, UNLOADABLE = 3, 4
 # --- the driver's side --------------------------------------------------------------------------
 
 
-async def until(holds: Callable[[], object], seconds: float) -> bool:
+#: Of what the processes of a run have said, as much is told of one that ended by itself, in characters.
+WORDS_MAX = 1_500
+#: Between two looks.
+LOOK_S = 0.002
+
+
+async def until(holds: Callable[[], object], seconds: float, every_s: float = LOOK_S) -> bool:
     """Wait for something, for a while."""
     end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end:
             return False
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(every_s)
     return True
 
 
 def last_words(folder: Path) -> str:
     """Return the end of what the processes of a run have said."""
     path = folder / "processes.log"
-    return path.read_text("utf-8", errors="replace")[-900:] if path.exists() else ""
+    return path.read_text("utf-8", errors="replace")[-WORDS_MAX:] if path.exists() else ""
 
 
 class Child:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.terminal import Ran, apart
+from tests.unit.test_intent_model import DATA, needs_data
 
 from headrace import Model, errors
 from headrace.cli.output import Exit
@@ -22,7 +23,6 @@ from headrace.model import calibrate as module
 from headrace.model.calibrate import Labelled, bins_of, calibrated
 from headrace.model.onnxfile import inspect, with_property
 
-DATA = Path(__file__).parents[3] / "shared/data/clinc150/clinc150.jsonl"
 APP = """
 from headrace import App, Event, Model
 
@@ -207,7 +207,7 @@ def test_a_disk_that_is_full_leaves_the_model(folder: Path, monkeypatch: pytest.
     assert not list(folder.glob(".intent*"))
 
 
-@pytest.mark.skipif(not DATA.is_file(), reason="the data set is not here")
+@needs_data
 def test_the_shipped_model_has_the_figures_of_its_card(tmp_path: Path) -> None:
     """Fitted on the validation split, out-of-scope messages included; measured on the test split."""
     (tmp_path / "asks.py").write_text(APP)

@@ -26,9 +26,9 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean no attempt at all, or a wait without bound."""
-        for name, kind in (("attempts_max", int), ("crash_attempts_max", int)):
-            if type(getattr(self, name)) is not kind:
-                problem = f"{name} is a whole number, not {getattr(self, name)!r}"
+        for name in ("attempts_max", "crash_attempts_max"):
+            if type(number := getattr(self, name)) is not int:
+                problem = f"{name} is a whole number, not {number!r}"
                 raise errors.SettingInvalid(name="retry", origin="code", problem=problem)
         if self.attempts_max < 1 or self.crash_attempts_max < 1:
             raise errors.SettingInvalid(name="retry", origin="code", problem="an event needs one attempt")

@@ -52,9 +52,10 @@ class Held:
         """Return an independent copy: in a transaction only copies are changed, so that it can fail."""
         lines = {key: line.copy() for key, line in self.lines.items()}
         waiting, loose = self.waiting.copy(), self.loose.copy()
-        return Held(
-            self.tp, self.epoch, self.high, self.version, self.stored, self.claimed_after, self.unsettled,
-            self.leaving, self.open.copy(), lines, waiting, loose,
+        return Held(  # spelled out: `replace` takes twice as long, and every transaction copies
+            tp=self.tp, epoch=self.epoch, high=self.high, version=self.version, stored=self.stored,
+            claimed_after=self.claimed_after, unsettled=self.unsettled, leaving=self.leaving,
+            open=self.open.copy(), lines=lines, waiting=waiting, loose=loose,
         )  # fmt: skip
 
     def add(self, entry: Open) -> None:
