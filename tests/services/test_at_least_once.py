@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.services.kafka import Broker
@@ -13,8 +14,9 @@ from tests.services.reading import committed
 
 from headrace import App, Event, RetryPolicy
 from headrace.errors import JournalUnavailable
+from headrace.journal.kafka import consumer
 from headrace.journal.kafka.deliver import Deliveries
-from headrace.journal.kafka.produce import Out
+from headrace.journal.kafka.produce import Out, Transactions
 from headrace.settings import Settings
 
 PATIENCE_S = 60.0
@@ -102,3 +104,29 @@ def test_a_lost_answer_repeats_what_follows(tmp_path: Path, monkeypatch: pytest.
     assert letter.body()["number"] == 5
     assert Counter(delivered) == wanted + Counter(more)
     assert Counter(calls[len(before) :]) == Counter(more)
+
+
+def test_a_worker_that_stops_pays_in_spite_of_a_bad_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions that were not committed before are at the end, at the third try: nothing is handled again."""
+    commit, refused = Transactions.commit, list[str]()
+
+    async def unpaid(self: Transactions, *args: Any) -> None:
+        if self._name.endswith("tell") and len(refused) < 2:
+            refused.append(self._name)
+            raise JournalUnavailable("not now", path="kafka")
+        await commit(self, *args)
+
+    monkeypatch.setattr(Transactions, "commit", unpaid)
+    monkeypatch.setattr(consumer, "PAY_MS", 3_600_000.0)  # only at the end
+    calls, delivered = list[int](), list[int]()
+    with Broker() as broker:
+        settings = Settings(journal=f"kafka://{broker.bootstrap}", index=str(tmp_path / "i.db"))
+        for numbers in (range(20), range(20, 30)):
+            after = numbers.stop - 1  # number 5 has no result
+            asyncio.run(
+                served(app_of(settings, calls, delivered), numbers, lambda: len(delivered) >= after)  # noqa: B023 - it is run at once
+            )
+    assert len(refused) == 2
+    assert Counter(calls) == Counter(range(30))

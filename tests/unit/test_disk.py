@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 from headrace import App, Event, errors
+from headrace.app import World
 from headrace.gate.quick import TIMES_KEPT
 from headrace.journal import disk
 from headrace.journal.connection import Connection, Disk
 from headrace.journal.notify import POLL_MS, Watch, notify_path
 from headrace.journal.reader import Reader
 from headrace.journal.sqlite import SqliteWorker
-from headrace.ports import NoFaults
+from headrace.ports import Faults, NoFaults
 from headrace.settings import Settings
-from headrace.testing import ManualClock
+from headrace.testing import FailAt, ManualClock
 from headrace.world import SystemChance, SystemClock
 
 PATIENCE_S = 10.0
@@ -412,3 +413,30 @@ def test_a_worker_ends_when_its_disk_fails(tmp_path: Path, platter: Platter) -> 
             await app.run(asyncio.Event())
 
     run(main)
+
+
+# --- a worker that stops ----------------------------------------------------------------------
+
+
+def test_what_is_finished_is_committed_through_a_bad_moment(tmp_path: Path) -> None:
+    """A worker that is stopped while the disk is full tries again; nothing is handled once more."""
+    calls = list[str]()
+
+    async def serve(faults: Faults, numbers: int) -> None:
+        app = App("disk", settings=Settings(journal=f"sqlite:///{tmp_path}/j.db"))
+        app.place_in(World(faults=faults))
+        stop = asyncio.Event()
+
+        @app.handler
+        async def note(noted: Noted) -> None:
+            calls.append(noted.text)
+            stop.set()
+
+        async with app:
+            await app.publish([Noted(text=str(number)) for number in range(numbers)])
+            await app.run(stop)
+
+    run(lambda: serve(FailAt("settle.begin", errors.DiskFull(path="a test"), times=2), 1))
+    run(lambda: serve(NoFaults(), 2))
+
+    assert sorted(calls) == ["0", "0", "1"]

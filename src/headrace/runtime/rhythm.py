@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+from headrace import errors
 from headrace.ports import Clock
+
+#: Waits after an outage of the journal: doubled each time, so that a full disk is not hammered.
+OUTAGE_S_MIN, OUTAGE_S_MAX = 0.05, 5.0
+#: Whoever stops tries so long to commit what is finished: a bad moment then does not look like a crash.
+PARTING_S_MAX = 10.0
 
 
 class Rhythm:
@@ -38,3 +46,21 @@ class Rhythm:
         if not self._due_ns:
             return at_most_s
         return min(at_most_s, max(0.0, (min(self._due_ns.values()) - self._clock.boot_ns()) / 1e9))
+
+
+async def insist(call: Callable[[], Awaitable[object]], clock: Clock) -> None:
+    """Do something at the end of a worker: through an outage of moments, but not for ever.
+
+    Raises the `JournalError` that was the last.
+    """
+    until, wait_s = clock.boot_ns() + int(PARTING_S_MAX * 1e9), OUTAGE_S_MIN
+    while True:
+        try:
+            await call()
+        except errors.JournalError as fault:
+            if not fault.retryable or clock.boot_ns() + wait_s * 1e9 > until:
+                raise
+        else:
+            return
+        await clock.sleep(wait_s)
+        wait_s = min(OUTAGE_S_MAX, wait_s * 2)

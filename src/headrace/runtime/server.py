@@ -21,7 +21,7 @@ from headrace.runtime.deadline import DeadlineWatch
 from headrace.runtime.flight import Flight, Landing
 from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.rhythm import Rhythm
+from headrace.runtime.rhythm import OUTAGE_S_MAX, OUTAGE_S_MIN, Rhythm, insist
 from headrace.runtime.serving import RELOAD_LOOK_MS, Serving, Shared, Versions
 
 _log = logging.getLogger("headrace.worker")
@@ -41,8 +41,6 @@ HUNGRY_MS = 2.0
 HOMELESS_S = 0.1
 #: The longest sleep of an idle server; commits wake it earlier.
 IDLE_S = 1.0
-#: Waits after a failed commit: doubled each time, so that a full disk is not hammered.
-OUTAGE_S_MIN, OUTAGE_S_MAX = 0.05, 5.0
 
 
 class Server:
@@ -390,7 +388,10 @@ class Server:
             self._quiet.aloft += 1
         self._claimed.clear()
         self.handed_back += sum(self.pipeline.give_back(flight) for flight in self._flights)
-        await self._land(self.pipeline.collect(list(self._flights)))
-        await self.consumer.release()
+        await insist(self._part, self._clock)
         self.versions.close()
         return self.handed_back
+
+    async def _part(self) -> None:
+        await self._land(self.pipeline.collect(list(self._flights)))
+        await self.consumer.release()

@@ -97,8 +97,7 @@ class KafkaConsumer:
         """Leave the group; what was in hand has been settled before."""
         count = self.held()
         self._ahead.stop()
-        with suppress(errors.JournalError):  # else it is handled again: at least once
-            await self._share.pay()
+        await self._share.pay_up()
         await self._share.leave()
         return count
 

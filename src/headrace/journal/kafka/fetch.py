@@ -29,15 +29,9 @@ T = TypeVar("T")
 STRETCH_S_MAX = 30.0
 _POLL_S = 0.2
 _AGAIN_S = 0.05
-_MOVED = frozenset(
-    {
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-    }
-)
 _BURST = 500
-#: What a broker answers to one who takes it for the leader that it was.
+#: What a broker answers to one who takes it for the leader that it was, or that it does not know of yet that
+#: it is: brokers hear of an election one after the other.
 _ELECTED = frozenset(
     {
         KafkaError.FENCED_LEADER_EPOCH,
@@ -45,6 +39,13 @@ _ELECTED = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
     }
 )
+#: Errors of a partition without a leader, as one that was just made or moves to another broker: asked again.
+MOVED = _ELECTED | {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._NOENT,  # noqa: SLF001 - the library names its own errors so: no partition has a leader
+}
 
 
 def offsets_of(admin: Any, where: Iterable[tuple[str, int]], spec: object) -> dict[tuple[str, int], int]:
@@ -106,7 +107,7 @@ class Fetcher:
             try:
                 return ask()
             except KafkaException as fault:
-                if fault.args[0].code() not in _MOVED or self._clock.boot_ns() > deadline:
+                if fault.args[0].code() not in MOVED or self._clock.boot_ns() > deadline:
                     raise coded(fault, self._address, Doing("read", topic=topic)) from fault
                 self._clock.nap(_AGAIN_S)
 

@@ -32,6 +32,7 @@ from headrace.journal.kafka.produce import Fence, Out, Transactions, Unsure
 from headrace.journal.kafka.rows import Gone, Rows, offset_of
 from headrace.ports import Attempt, DeadLetter, OpenState, Row, Subscription, Survey
 from headrace.ports.index import Bound, Claim, Tried
+from headrace.runtime.rhythm import insist
 
 _log = logging.getLogger("headrace.journal")
 
@@ -199,6 +200,13 @@ class Share:
         self.unpaid.clear()
         self.owed.clear()
         self._paid_ns = now
+
+    async def pay_up(self) -> None:
+        """Commit the positions of all outcomes before the partitions are given back, if it can be done."""
+        try:
+            await insist(self.pay, self._clock)
+        except errors.JournalError as fault:
+            _log.warning("%s: what was finished last is handled again: %s", self._handler, fault)
 
     # --- told by the thread -------------------------------------------------------------------
 

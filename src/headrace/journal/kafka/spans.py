@@ -7,25 +7,19 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
 from headrace.journal.kafka.client import NO_ERRORS, STUCK, Cluster, coded, reading
-from headrace.journal.kafka.fetch import offsets_of
+from headrace.journal.kafka.fetch import MOVED, offsets_of
 from headrace.ports import Clock
 
 #: Without a record for so long something is wrong: an open transaction ends within its time-out (10 s).
 SILENT_S_MAX = 30.0
 #: A partition without a leader, as one that was just made or moves to another broker, is asked again so long.
 LEADER_S_MAX = 10.0
-_NO_LEADER = (
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._NOENT,  # noqa: SLF001 - the library names its own errors so: no partition has a leader
-)
 #: Records handed on at once; the first is waited for, the others are those that are there.
 BURST = 1_000
 _WAIT_S = 0.1
@@ -79,7 +73,7 @@ class Spans:
             try:
                 return await asyncio.to_thread(self._bounds, asked)
             except KafkaException as fault:
-                if fault.args[0].code() not in _NO_LEADER or self._clock.boot_ns() > deadline:
+                if fault.args[0].code() not in MOVED or self._clock.boot_ns() > deadline:
                     raise coded(fault, self._address) from fault
                 await self._clock.sleep(_WAIT_S)
         return {}
