@@ -43,7 +43,6 @@ from _hops import (
 from _measure import ROOT, median, options, ratio, report, say, scratch
 
 from headrace import App, Event, Model
-from headrace.journal.notify import Watch, notify_path
 from headrace.journal.reader import PAGE_ROWS_MAX, Reader
 from headrace.settings import Settings
 
@@ -140,7 +139,7 @@ def read_ours(path: Path, window: Window, pipe: Connection) -> None:
     async def follow() -> None:
         reader, seen, after = Reader(str(path / "headrace.db")), Seen(window, pipe), 0
         over, woken = asyncio.Event(), asyncio.Event()
-        watch = Watch(notify_path(reader.path), woken.set, flushed=True)
+        watch = reader.watch(woken.set, topic="routed")
         ready(pipe)
         at_the_end(pipe, lambda: (over.set(), woken.set()))
         while not over.is_set():

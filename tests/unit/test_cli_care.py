@@ -46,7 +46,7 @@ def reader(journal: str) -> Iterator[apsw.Connection]:
 
 def traces(folder: Path, secret: bytes) -> list[str]:
     """Return the files in which some bytes stand."""
-    return [one.name for one in folder.iterdir() if secret in one.read_bytes()]
+    return [one.name for one in folder.rglob("*") if one.is_file() and secret in one.read_bytes()]
 
 
 # --- compact ----------------------------------------------------------------------------------

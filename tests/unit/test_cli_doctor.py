@@ -187,7 +187,7 @@ async def bad(ask: Ask, model) -> None: ...
 
 def test_what_the_kernel_does_not_give_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """No inotify, no rights for probes, a clock that nobody keeps: it works, and could be better."""
-    monkeypatch.setattr(notify, "_inotify", lambda path, mask: -1)
+    monkeypatch.setattr(notify, "_inotify", lambda: -1)
     monkeypatch.setattr(machine, "_capabilities", set)
     monkeypatch.setattr(machine, "_paranoid", lambda: 4)
     monkeypatch.setattr(machine, "clock_is_kept", lambda: False)

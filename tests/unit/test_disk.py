@@ -16,7 +16,7 @@ from headrace.app import World
 from headrace.gate.quick import TIMES_KEPT
 from headrace.journal import disk
 from headrace.journal.connection import Connection, Disk
-from headrace.journal.notify import POLL_MS, Watch, notify_path
+from headrace.journal.notify import POLL_MS, SLOTS, Watch, notify_path
 from headrace.journal.reader import Reader
 from headrace.journal.sqlite import SqliteWorker
 from headrace.ports import Faults, NoFaults
@@ -98,7 +98,7 @@ async def seen(event: threading.Event) -> None:
 async def watched(db: Connection, *, flushed: bool) -> AsyncIterator[asyncio.Event]:
     """Watch the notify file; what was told before does not count, nor does the net below."""
     told = asyncio.Event()
-    watch = Watch(notify_path(db.file), told.set, flushed=flushed)
+    watch = Watch(notify_path(db.file), lambda _: told.set(), flushed=flushed)
     if watch.interval_ms == POLL_MS:
         pytest.fail("these tests need inotify")
     watch._timer.cancel()
@@ -168,12 +168,13 @@ def test_those_who_tell_people_are_told_when_it_is_on_disk(tmp_path: Path, platt
     run(main)
 
 
-def test_a_notify_file_that_was_emptied_tells_all_the_same(tmp_path: Path) -> None:
+def test_notify_files_that_were_emptied_tell_all_the_same(tmp_path: Path) -> None:
     """Reading nothing wakes nobody: on a full disk, or after a clean-up, the file may be empty."""
 
     async def main() -> None:
         db = connection(tmp_path / "j.db")
-        os.truncate(notify_path(db.file), 0)
+        for one in ("all", *range(SLOTS)):
+            os.truncate(f"{notify_path(db.file)}/{one}", 0)
         async with watched(db, flushed=False) as told:
             await db.write(put(db, "a"))
             async with asyncio.timeout(PATIENCE_S):
@@ -280,7 +281,7 @@ def test_a_quick_disk_is_flushed_on_the_loop_and_a_slow_one_is_not(tmp_path: Pat
         told = list[int]()
         path = tmp_path / "j.db"
         path.with_name("j.db-wal").touch()
-        flusher = disk.Flusher(str(path), clock, lambda: told.append(1))
+        flusher = disk.Flusher(str(path), clock, lambda _: told.append(1))
         slow_s = 0.0
 
         def to_disk(_fd: int) -> None:

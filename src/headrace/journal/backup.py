@@ -8,6 +8,7 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import apsw
@@ -16,6 +17,7 @@ from headrace import errors
 from headrace.journal.closing import fence
 from headrace.journal.connection import Connection
 from headrace.journal.file import mapped, open_file
+from headrace.journal.notify import notify_path
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.verify import verify
@@ -162,6 +164,7 @@ def _name(part: Path, where: Path) -> None:
 
 
 def _remove(part: Path) -> None:
-    for name in ("", "-wal", "-shm", "-notify", "-journal"):
+    for name in ("", "-wal", "-shm", "-journal"):
         with suppress(OSError):
             Path(f"{part}{name}").unlink()
+    rmtree(notify_path(str(part)), ignore_errors=True)

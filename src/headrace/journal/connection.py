@@ -19,14 +19,11 @@ import apsw
 from headrace import errors
 from headrace.journal.disk import Checkpointer, Flusher
 from headrace.journal.file import JOURNAL, MEMORY, Form, mapped, open_file, prepare, translated
-from headrace.journal.notify import Notifier, notify_path
+from headrace.journal.notify import ALL, Notifier, Tell, notify_path
 from headrace.journal.queries import load
 from headrace.ports import Chance, Clock, Faults
 
 T = TypeVar("T")
-#: Whom a commit concerns: everybody, nobody, or who waits for events of these topics.
-Tell = bool | Collection[int]
-ALL: Tell = True
 _log = logging.getLogger("headrace.journal")
 
 #: How long a call waits for another process that writes, before it gives up with `JournalBusy`.
@@ -165,7 +162,7 @@ class Connection:
         work: Callable[[], T],
         *,
         disk: Disk = Disk.NOW,
-        tell: Tell = True,
+        tell: Tell = ALL,
         quiet: Callable[[T], bool] = lambda _: False,
     ) -> T:
         """Run ``work`` inside one transaction and commit it; all or nothing.
@@ -178,20 +175,20 @@ class Connection:
         if tell:
             self.on_commit(tell)
             if self._notifier is not None:
-                self._notifier.committed()
+                self._notifier.committed(tell)
         if self._flusher is None:
             if tell and self._notifier is not None:
-                self._notifier.flushed()
+                self._notifier.flushed(tell)
         elif disk is not Disk.LATER and self._flusher.quick() and quiet(result):
-            self._flusher.flush(tell=bool(tell))
+            self._flusher.flush(tell=tell)
             if disk is Disk.NOW:
                 self.check_disk()
         elif disk is Disk.NOW:
             flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._flusher.ask(tell=bool(tell), then=partial(self._flushed, flushed))
+            self._flusher.ask(tell=tell, then=partial(self._flushed, flushed))
             await flushed
         elif disk is Disk.SOON:
-            self._flusher.ask(tell=bool(tell))
+            self._flusher.ask(tell=tell)
         return result
 
     def _flushed(self, waiting: asyncio.Future[None], fault: OSError | None) -> None:
@@ -265,6 +262,10 @@ class Connection:
                 self.path, self._wal_pages * 4096 >> 20,
             )  # fmt: skip
 
+    def told_so(self, topics: Collection[int]) -> bool:
+        """Return whether news of topics may be of a commit of this connection."""
+        return self._notifier is None or self._notifier.told_so(topics)
+
     def changed_elsewhere(self) -> int:
         """Return a number that changes when another connection has committed."""
         return int(self.row(self.queries.data_version)[0])
@@ -287,5 +288,5 @@ def _nothing(tell: Tell) -> None:
     pass
 
 
-def _silent() -> None:
+def _silent(tell: Tell) -> None:
     pass

@@ -13,9 +13,10 @@ from typing import TypeVar
 import apsw
 
 from headrace import errors
-from headrace.journal.connection import Connection, Disk, Tell
+from headrace.journal.connection import Connection, Disk
 from headrace.journal.file import mapped
 from headrace.journal.held import Held, Open, awoken, next_due_ns
+from headrace.journal.notify import Tell
 from headrace.journal.progress import surveyed
 from headrace.journal.redrive import less_replayed
 from headrace.journal.scan import Found, Scan
@@ -383,7 +384,8 @@ class SqliteConsumer:
     def hear(self, tell: Tell) -> None:
         """Take note of a commit: of one that may have added events to the given topics, or to any."""
         if tell is True or (tell and self._subscription.topic.id in tell):
-            self._told, self._scan.seen_all = True, False
+            self._told |= tell is True  # else it is known what was committed: no events that wait again
+            self._scan.seen_all = False
             self._woken.set()
 
     def next_due_ns(self) -> int | None:

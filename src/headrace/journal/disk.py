@@ -13,6 +13,7 @@ from typing import NamedTuple
 import apsw
 
 from headrace.gate.quick import Quick
+from headrace.journal.notify import Tell, joined
 from headrace.journal.queries import load
 from headrace.ports import Clock
 
@@ -26,7 +27,7 @@ _faults: dict[str, OSError] = {}
 
 
 class _Request(NamedTuple):
-    tell: bool
+    tell: Tell
     loop: asyncio.AbstractEventLoop | None
     then: Then | None
 
@@ -39,7 +40,7 @@ class Flusher:
     the lock is let go, before anybody is told.  It is written in order, so a flush covers all before it.
     """
 
-    def __init__(self, path: str, clock: Clock, tell_others: Callable[[], None]) -> None:
+    def __init__(self, path: str, clock: Clock, tell_others: Callable[[Tell], None]) -> None:
         self._clock, self._tell_others = clock, tell_others
         self._path, self._quick = path, Quick()
         # SQLite locks the database and the -shm; a further descriptor of the -wal cannot release a lock.
@@ -56,7 +57,7 @@ class Flusher:
         """What went wrong with a flush of this journal, on whichever connection."""
         return _faults.get(self._path)
 
-    def ask(self, *, tell: bool, then: Then | None = None) -> None:
+    def ask(self, *, tell: Tell, then: Then | None = None) -> None:
         """Have what is committed flushed, and other processes told if that ends well."""
         self._wanted.put(_Request(tell, then and asyncio.get_running_loop(), then))
 
@@ -73,13 +74,13 @@ class Flusher:
                     wanted.append(self._wanted.get_nowait())
             going = None not in wanted
             asked = [one for one in wanted if one is not None]
-            self.flush(tell=any(one.tell for one in asked))  # tells from here: the loop may be busy
+            self.flush(tell=joined([one.tell for one in asked]))  # tells from here: the loop may be busy
             for loop in {one.loop for one in asked if one.loop is not None}:
                 thens = [one.then for one in asked if one.then is not None and one.loop is loop]
                 with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                     loop.call_soon_threadsafe(_call, thens, self.fault)
 
-    def flush(self, *, tell: bool) -> None:
+    def flush(self, *, tell: Tell) -> None:
         """Flush in this thread, and tell other processes if that ends well."""
         with self._flushing:
             began = self._clock.boot_ns()
@@ -91,7 +92,7 @@ class Flusher:
             took_ms, here = (self._clock.boot_ns() - began) / 1e6, threading.current_thread()
             self._quick.note(took_ms, on_loop=here is not self._thread)
         if tell and self.fault is None:
-            self._tell_others()
+            self._tell_others(tell)
 
     def close(self) -> None:
         """Flush what is left and stop the thread."""

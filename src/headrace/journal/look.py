@@ -9,7 +9,7 @@ from headrace import errors
 from headrace.journal import history, letters, progress, redrive, standing, verify
 from headrace.journal.connection import Connection
 from headrace.journal.file import exists
-from headrace.journal.notify import Watch, notify_path
+from headrace.journal.notify import Watch
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.versions import Versions
@@ -141,7 +141,7 @@ class SqliteFeed:
     async def wait(self) -> None:
         """Return when somebody has committed after the last page."""
         if self._watch is None:
-            self._watch = Watch(notify_path(self._reader.path), self._woken.set, flushed=True)
+            self._watch = self._reader.watch(self._woken.set, topic=self._topic)
         while self._reader.changed() == self._changed:
             await self._woken.wait()
             self._woken.clear()

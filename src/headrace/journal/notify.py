@@ -1,6 +1,10 @@
-"""Tells other processes of a commit, by a file that they watch.
+"""Tells other processes of a commit, by files that they watch.
 
-After a commit it is read: workers look at once, for what they make of an unflushed event is flushed after
+A folder beside the journal has a file for every eighth topic, and one for what concerns everybody: whoever
+waits for events of one topic is not woken by those of others (measured at 500 events a second: a worker that
+emits what it does not consume was woken twice an event, and a follower of its results twice as well).
+
+After a commit a file is read: workers look at once, for what they make of an unflushed event is flushed after
 it.  When the commit is on disk it is opened: only then those look who tell people.  Neither changes the file:
 a write would now and then wait for the file system's own journal (measured: p95 0.5 ms).
 """
@@ -11,79 +15,163 @@ import asyncio
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from struct import Struct
 
 _IN_ACCESS, _IN_OPEN = 0x1, 0x20
 _IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
+#: What inotify tells of a watched file: its watch; what was done, a cookie, and the length of no name.
+_TOLD = Struct("i12x")
 #: Without inotify (macOS) a waiting process looks this often; with it, this seldom, as a net below.
 POLL_MS = 5
 NET_MS = 250
+#: Topics share so many files; one more is for what concerns all.
+SLOTS = 8
+EVERYBODY = SLOTS
+
+#: Whom a commit concerns: everybody, nobody, or those who wait for events of some topics.
+Tell = bool | Collection[int]
+ALL: Tell = True
 
 
 def notify_path(journal: str) -> str:
-    """Return the file that tells of commits: one for a journal, whatever links lead to it."""
+    """Return the folder that tells of commits: one for a journal, whatever links lead to it."""
     return f"{os.path.realpath(journal)}-notify"
 
 
+def joined(tells: Iterable[Tell]) -> Tell:
+    """Return whom several commits concern."""
+    topics: set[int] = set()
+    for tell in tells:
+        if tell is True:
+            return ALL
+        if tell:
+            topics.update(tell)
+    return topics
+
+
+def _slots(tell: Tell) -> Collection[int]:
+    """Return the files that tell of a commit, which concerns somebody."""
+    return {topic % SLOTS for topic in tell} if isinstance(tell, Collection) else (EVERYBODY,)
+
+
+def _path(folder: str, slot: int) -> str:
+    return f"{folder}/{'all' if slot == EVERYBODY else slot}"
+
+
+def _prepare(folder: str, mode: int) -> None:
+    """Make the folder for whoever may use the journal: who may read that, may look into it."""
+    if os.path.isfile(folder):  # noqa: PTH113 - before it was a folder, it was one file
+        Path(folder).unlink()
+    Path(folder).mkdir(mode | (mode & 0o444) >> 2, exist_ok=True)
+
+
 class Notifier:
-    """The writing side: keeps the notify file open."""
+    """The writing side: keeps the files open."""
 
-    def __init__(self, path: str, mode: int) -> None:
-        """Open the file, or make it for whoever may use the journal (``mode``)."""
-        self._path = path
-        self._fd = -1  # of another user: the watchers' net catches what is missed
+    def __init__(self, folder: str, mode: int) -> None:
+        """Open the files, or make them for whoever may use the journal (``mode``)."""
+        self._paths = [_path(folder, slot) for slot in range(SLOTS + 1)]
+        self._fds = [-1] * len(self._paths)
+        #: Files by which we have told something since we were asked.
+        self._own: set[int] = set()
+        # Where they are another user's, the watchers' net catches what is missed.
         with suppress(OSError):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+            _prepare(folder, mode)
+        with suppress(OSError):
+            for slot, path in enumerate(self._paths):
+                self._fds[slot] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
 
-    def committed(self) -> None:
+    def committed(self, tell: Tell) -> None:
         """Wake who wants to know of commits.
 
         Runs after a commit, so it must not fail: the watchers' net catches what is missed.
         """
-        with suppress(OSError):
-            if not os.pread(self._fd, 1, 0):  # new, or emptied by somebody: reading nothing wakes nobody
-                os.pwrite(self._fd, b"x", 0)
-                os.pread(self._fd, 1, 0)
+        slots = _slots(tell)
+        self._own.update(slots)
+        for slot in slots:
+            with suppress(OSError):
+                if not os.pread(self._fds[slot], 1, 0):  # new, or emptied: reading nothing wakes nobody
+                    os.pwrite(self._fds[slot], b"x", 0)
+                    os.pread(self._fds[slot], 1, 0)
 
-    def flushed(self) -> None:
+    def told_so(self, topics: Collection[int]) -> bool:
+        """Return whether news of topics may be our own."""
+        own = self._own.intersection(_slots(topics))
+        self._own -= own
+        return bool(own)
+
+    def flushed(self, tell: Tell) -> None:
         """Wake who wants to know of what is on disk; may run in any thread."""
-        with suppress(OSError):
-            os.close(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
+        for slot in _slots(tell):
+            with suppress(OSError):
+                os.close(os.open(self._paths[slot], os.O_RDONLY | os.O_CLOEXEC))
 
     def close(self) -> None:
-        """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
+        """Close the files."""
+        for fd in self._fds:
+            if fd >= 0:
+                os.close(fd)
 
 
 class Watch:
     """The waiting side: calls back on the event loop when another process may have committed.
 
-    With ``flushed`` it is called when the commit is on disk.
+    It says which of the topics that are listened to may be concerned, or `ALL`: also when nobody has told
+    anything and it is only time to look.  With ``flushed`` it is called when the commit is on disk.
     """
 
     def __init__(
-        self, path: str, wake: Callable[[], None], *, flushed: bool = False, polling: bool = False
+        self,
+        folder: str,
+        wake: Callable[[Tell], None],
+        *,
+        topics: Collection[int] | None = None,
+        flushed: bool = False,
+        polling: bool = False,
     ) -> None:
+        """Listen to what concerns everybody, and to some topics, or to all."""
         self._loop = asyncio.get_running_loop()
         self._wake = wake
-        self._fd = -1 if polling else _inotify(path, _IN_OPEN if flushed else _IN_ACCESS)
-        self.interval_ms = POLL_MS if self._fd < 0 else NET_MS
+        self._folder, self._mask = folder, _IN_OPEN if flushed else _IN_ACCESS
+        self._fd = -1 if polling else _inotify()
+        #: Whom each watch tells of.
+        self._tells: dict[int, Tell] = {}
+        self.interval_ms = NET_MS
+        self._listen(EVERYBODY, ALL)
+        for slot in range(SLOTS) if topics is None else ():
+            self._listen(slot, ALL)
+        for topic in topics or ():
+            self.listen(topic)
         if self._fd >= 0:
             self._loop.add_reader(self._fd, self._readable)
         self._timer = self._loop.call_later(self.interval_ms / 1000, self._net)
 
+    def listen(self, topic: int) -> None:
+        """Listen to one more topic."""
+        self._listen(topic % SLOTS, {topic})
+
+    def _listen(self, slot: int, tell: Tell) -> None:
+        watch = -1 if self._fd < 0 else _add_watch(self._fd, _path(self._folder, slot), self._mask)
+        if watch < 0:  # the user's limit of watches is reached, or the file is gone
+            self.interval_ms = POLL_MS
+        else:
+            self._tells[watch] = joined([tell, self._tells.get(watch, ())])
+
     def _readable(self) -> None:
         try:
-            os.read(self._fd, 65_536)
+            told = os.read(self._fd, 65_536)
         except BlockingIOError:
             return
-        self._wake()
+        # An unknown one: a file was deleted, or there was too much to tell.
+        self._wake(joined([self._tells.get(watch, ALL) for (watch,) in _TOLD.iter_unpack(told)]))
 
     def _net(self) -> None:
         self._timer = self._loop.call_later(self.interval_ms / 1000, self._net)
-        self._wake()
+        self._wake(ALL)
 
     def close(self) -> None:
         """Stop watching."""
@@ -96,19 +184,23 @@ class Watch:
 
 def has_inotify() -> bool:
     """Return whether a file can be watched here."""
-    fd = _inotify(os.devnull, _IN_OPEN)
+    fd = _inotify()
+    found = fd >= 0 and _add_watch(fd, os.devnull, _IN_OPEN) >= 0
     if fd >= 0:
         os.close(fd)
-    return fd >= 0
+    return found
 
 
-def _inotify(path: str, mask: int) -> int:
-    """Return an inotify descriptor that watches the file, or -1 where there is no inotify."""
-    if sys.platform != "linux":
-        return -1
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = int(libc.inotify_init1(_IN_NONBLOCK_CLOEXEC))
-    if fd >= 0 and libc.inotify_add_watch(fd, path.encode(), mask) < 0:
-        os.close(fd)  # the user's limit of watches is reached: poll instead
-        return -1
-    return fd
+def _inotify() -> int:
+    """Return an inotify descriptor, or -1 where there is no inotify."""
+    return int(_libc().inotify_init1(_IN_NONBLOCK_CLOEXEC)) if sys.platform == "linux" else -1
+
+
+def _add_watch(fd: int, path: str, mask: int) -> int:
+    """Return the number of the watch of a file, or -1."""
+    return int(_libc().inotify_add_watch(fd, path.encode(), mask))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from headrace.event.envelope import Head, Place, Stamp, envelope_of
 from headrace.event.lineage import id_of, text_of
 from headrace.journal.connection import Connection
 from headrace.journal.file import JOURNAL, MEMORY, check_ours, exists, mapped, open_file
+from headrace.journal.notify import Watch, notify_path
 from headrace.journal.queries import load
 from headrace.ports.look import CHAIN_EVENTS_MAX, SKEW_US_MAX, Fits, StoredEvent, always, us_of
 
@@ -79,6 +80,12 @@ class Reader:
     def changed(self) -> int:
         """Return a number that changes when somebody has committed."""
         return int(self.rows(self._queries.data_version)[0][0])
+
+    def watch(self, wake: Callable[[], None], *, topic: str | None = None) -> Watch:
+        """Have ``wake`` called when somebody may have put events on disk (of a topic)."""
+        numbers = [number for number, name in self.rows(self._queries.topic_names) if name == topic]
+        folder = notify_path(self.path)
+        return Watch(folder, lambda _: wake(), topics=numbers or None, flushed=True)
 
     # --- by offset ----------------------------------------------------------------------------
 

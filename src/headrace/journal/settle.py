@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.codec.head import decode_head
-from headrace.journal.connection import Connection, Tell
+from headrace.journal.connection import Connection
 from headrace.journal.held import Held, Open
+from headrace.journal.notify import Tell
 from headrace.ports import (
     FIRST_ATTEMPT,
     Attempt,

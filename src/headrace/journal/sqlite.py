@@ -15,11 +15,11 @@ from headrace.codec.head import decode_head, decode_stamp, encode_stamp
 from headrace.event.contract import NAME
 from headrace.event.envelope import Stamp
 from headrace.journal.append import Appender, event_row
-from headrace.journal.connection import ALL, Connection, Tell
+from headrace.journal.connection import Connection
 from headrace.journal.consumer import SqliteConsumer
 from headrace.journal.file import mapped
 from headrace.journal.handlers import born_as, rename, revived
-from headrace.journal.notify import Watch, notify_path
+from headrace.journal.notify import Tell, Watch, notify_path
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.replay_consumer import ReplayConsumer
@@ -117,16 +117,18 @@ class SqliteJournal:
         for consumer in self._audience:
             consumer.hear(tell)
 
-    def _wake_if_changed(self) -> None:
+    def _wake_if_changed(self, tell: Tell) -> None:
         """Wake the consumers when another connection has committed; our own commits have told them."""
-        if self._connection is None:
+        db = self._connection
+        if db is None:
             return
-        with suppress(errors.JournalError):
-            found = self._connection.changed_elsewhere()
-            if found == self._seen_version:
-                return
-            self._seen_version = found
-        self._wake(ALL)
+        if isinstance(tell, bool) or db.told_so(tell):
+            with suppress(errors.JournalError):
+                found = db.changed_elsewhere()
+                if found == self._seen_version:
+                    return
+                self._seen_version = found
+        self._wake(tell)
 
     # --- topics and stamps --------------------------------------------------------------------
 
@@ -267,7 +269,7 @@ class SqliteJournal:
         """Make this process known as a worker and begin to watch for the commits of others."""
         db = self._db()
         if self._watch is None and not db.memory:
-            self._watch = Watch(notify_path(db.file), self._wake_if_changed, polling=self.polling)
+            self._watch = Watch(notify_path(db.file), self._wake_if_changed, topics=(), polling=self.polling)
         boot, now = self._clock.boot_id(), self._clock.boot_ns()
         bindings = (os.getpid(), boot, now + lease_ms * 1_000_000, lease_ms, self._clock.wall_us())
 
@@ -283,6 +285,8 @@ class SqliteJournal:
     ) -> SqliteConsumer:
         """Return this worker's share of a subscription; one file has nothing cheaper than a transaction."""
         del at_least_once
+        if self._watch is not None:
+            self._watch.listen(subscription.topic.id)
         kind = ReplayConsumer if subscription.replay else SqliteConsumer
         return kind(self._db(), worker.id, subscription, self._audience)
 
