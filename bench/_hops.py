@@ -85,10 +85,10 @@ def at_the_end(pipe: Connection, stop: Callable[[], None]) -> None:
 async def serve(app: App, pipe: Connection) -> None:
     """Run a worker until the end."""
     stop = asyncio.Event()
-    quicken()  # as `headrace run` does
     async with app:
         worker = app.worker()
         await worker.start()
+        quicken()  # as `headrace run` does
         ready(pipe)
         at_the_end(pipe, stop.set)
         await worker.run(stop)

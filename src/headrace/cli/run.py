@@ -175,7 +175,6 @@ class Process:
                 target=self._target, problem="the app has no handlers, so there is nothing to run"
             )
         _share(app, self._siblings)
-        quicken()
         if self._metrics is None:
             return asyncio.run(self._serve(app))
         with _Watch(app.settings.lease_ms, self._clock, *self._metrics) as watch:
@@ -195,7 +194,7 @@ class Process:
             if self._ready_fd is not None:
                 os.write(self._ready_fd, b"\n")
                 os.close(self._ready_fd)
-            _freeze()
+            quicken()
             beside = [asyncio.create_task(self._tell_partitions(worker))]
             if watch is not None:
                 beside.append(asyncio.create_task(watch.health.watch(worker.servers)))
@@ -292,13 +291,9 @@ def _share(app: App, workers: int) -> None:
 
 
 def quicken() -> None:
-    """Set the interpreter up for a process that is a worker and nothing else."""
+    """Set the interpreter up for a process that is a worker and nothing else, once all is loaded."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-
-
-def _freeze() -> None:
-    """What is loaded by now stays: the collector need not look at it again."""
-    gc.collect()
+    gc.collect()  # what is left now stays: the collector need not look at it again
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
 
