@@ -30,7 +30,7 @@ REQUEST_TIMEOUT_S = 10.0
 #: The library tells of its time-out a little after it.
 ANSWER_S_MAX = REQUEST_TIMEOUT_S + 2.0
 #: A topic that was just created is looked for this long: the brokers hear of it one after the other.
-APPEARS_S_MAX = 10.0
+APPEARS_S_MAX = 30.0
 _LOOK_S = 0.05
 
 #: Errors of those who may not, and the kind of thing that they may not use.

@@ -19,7 +19,7 @@ from headrace.ports import Clock
 #: Without a record for so long something is wrong: an open transaction ends within its time-out (10 s).
 SILENT_S_MAX = 30.0
 #: A partition without a leader, as one that was just made or moves to another broker, is asked again so long.
-LEADER_S_MAX = 10.0
+LEADER_S_MAX = 30.0
 #: Records handed on at once; the first is waited for, the others are those that are there.
 BURST = 1_000
 _WAIT_S = 0.1
