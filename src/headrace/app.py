@@ -362,17 +362,14 @@ class App:
     async def run(self, stop: asyncio.Event | None = None, *, observer: Observer | None = None) -> int:
         """Handle events in this process until ``stop`` is set (or the task is cancelled).
 
+        Opens the app if it is not open, and leaves it open: ``async with app:`` closes it.
         Returns how many events were handed back unfinished.
         """
         import asyncio
 
         await self.open()
         worker = self.worker(observer=observer)
-        try:
-            await worker.start()
-        except BaseException:
-            await worker.finish()
-            raise
+        await worker.start_or_finish()
         return await worker.run(stop or asyncio.Event())
 
 

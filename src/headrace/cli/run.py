@@ -186,11 +186,7 @@ class Process:
         self._watch_signals()
         async with app:
             worker = app.worker(observer=watch.counts if watch else None)
-            try:
-                await worker.start()
-            except BaseException:
-                await worker.finish()
-                raise
+            await worker.start_or_finish()
             self._tell_start(app, worker)
             if self._ready_fd is not None:
                 os.write(self._ready_fd, b"\n")
