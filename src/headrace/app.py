@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from headrace import errors
 from headrace.event.contract import NAME, Contract, Event, contract_of
 from headrace.event.envelope import PRINCIPAL_CHARS_MAX
 from headrace.event.lineage import check_text
-from headrace.gate.retention import Retention
+from headrace.gate.retention import Retention, keeps
 from headrace.gate.retry import RetryPolicy
 from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, EXACTLY_ONCE, Handler, caller_names, declare
 from headrace.runtime.provide import Provider, provider
 from headrace.runtime.publish import Options, ParentRef, Said, Several
-from headrace.settings import MEMORY, Settings, load
-from headrace.wiring import journal_of
+from headrace.settings import MEMORY, Settings, check_arguments, load
+from headrace.wiring import journal_of, worker_settings
 
 if TYPE_CHECKING:
     import asyncio
@@ -54,9 +55,18 @@ class App:
         retention: Mapping[type[Event], Retention] | None = None,
         lifespan: Callable[[App], AbstractAsyncContextManager[object]] | None = None,
     ) -> None:
+        check_arguments(
+            "headrace.App",
+            name=(name, (str,), "text"),
+            journal=(journal, (str, NoneType), "text: a path or an address"),
+            events=(events, (Iterable,), "a list of event classes"),
+            settings=(settings, (Settings, NoneType), "an object of Settings"),
+            retention=(retention, (Mapping, NoneType), "a mapping of event classes to Retention"),
+        )
         if not NAME.fullmatch(name):
-            raise errors.ContractInvalid(
-                f"The app name {name!r} has characters that are not allowed.", type="App"
+            problem = f"it is 1 to 200 of letters, digits, '.', '_' and '-', not {name!r}"
+            raise errors.SettingInvalid(
+                name="name", origin="headrace.App", problem=problem, hint="App('support')"
             )
         self.name = name
         self.principal = principal or f"service:{name}"
@@ -72,11 +82,16 @@ class App:
         self._world: World | None = None
         self._outlet: Outlet | None = None
         self._aside: Aside | None = None
+        #: Closed by its owner, it does not open by itself any more.
+        self._closed = False
         #: The thread and the event loop that the journal is open on.
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         for event in events:
             self._know(contract_of(event))
-        self.retention = dict(self._keeps(retention or {}))
+        self.retention: dict[str, Keep] = {}
+        for contract, keep in keeps(retention or {}):
+            self._know(contract)
+            self.retention[contract.topic] = keep
 
     # --- declaring ----------------------------------------------------------------------------
 
@@ -176,19 +191,6 @@ class App:
         for contract in (handler.consumes, *handler.emits):
             self._know(contract)
         self.handlers[handler.name] = handler
-
-    def _keeps(self, retention: Mapping[type[Event], Retention]) -> Iterator[tuple[str, Keep]]:
-        """Yield the rule of each topic; raises `RetentionInvalid`."""
-        told: dict[str, Keep] = {}
-        for event, rule in retention.items():
-            contract = contract_of(event)
-            self._know(contract)
-            keep = rule.keep(contract.topic)
-            if told.setdefault(contract.topic, keep) != keep:
-                raise errors.RetentionInvalid(
-                    topic=contract.topic, problem="two event classes say different things"
-                )
-            yield contract.topic, keep
 
     def _know(self, contract: Contract) -> None:
         known = self.contracts.setdefault(contract.type, contract)
@@ -330,11 +332,9 @@ class App:
 
     def worker(self, *, only: Iterable[str] | None = None, observer: Observer | None = None) -> Worker:
         """Return a worker for the handlers of this app (or some of them); the app must be open."""
-        from headrace.runtime.emission import Limits
-        from headrace.runtime.worker import Worker, WorkerSettings
+        from headrace.runtime.worker import Worker
 
         world = self._world or World()
-        settings = self.settings
         wanted = set(self.handlers) if only is None else set(only)
         return Worker(
             self.journal,
@@ -343,13 +343,7 @@ class App:
             app=self.name,
             known_types=frozenset(self.contracts),
             observer=observer,
-            settings=WorkerSettings(
-                lease_ms=settings.lease_ms,
-                stop_grace_ms=settings.stop_grace_ms,
-                keeps=tuple(self.retention.values()),
-                dedup_window_s=settings.dedup_window_s,
-                limits=Limits(settings.payload_bytes_max, settings.depth_max),
-            ),
+            settings=worker_settings(self.settings, self.retention.values()),
             resources=self._resources(),
         )
 

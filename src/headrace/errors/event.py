@@ -21,6 +21,19 @@ class ContractInvalid(EventError):
     fault = Fault.YOURS
 
 
+class NotAnEvent(ContractInvalid):
+    """{place} cannot be published: it is {found}.
+
+    What is published is an event, or a list of events and of pairs of an event and its `Options`. Nothing was
+    written.
+
+    Hint: make an instance, ``await app.publish(Ticket(customer="ada"))``.
+    """
+
+    code = "HR-E118"
+    fault = Fault.YOURS
+
+
 class TypeTwice(EventError):
     """Two event classes are both named {type}: {first} and {second}.
 

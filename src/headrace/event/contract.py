@@ -140,11 +140,13 @@ class Event(BaseModel):
             raise refusal(cls, contract_of(cls).type, fault) from None
 
 
-def contract_of(cls: type[Event]) -> Contract:
+def contract_of(cls: object) -> Contract:
     """Return the contract of an event class; raises `ContractInvalid` for an abstract one, or for none."""
     found: Contract | None = getattr(cls, "__contract__", None)
     if found is None or found.cls is not cls:
-        raise errors.ContractInvalid("It has no topic.", type=cls.__name__)
+        if isinstance(cls, type) and issubclass(cls, Event):
+            raise errors.ContractInvalid("It has no topic.", type=cls.__name__)
+        raise errors.ContractInvalid("It is no class of events.", type=getattr(cls, "__name__", repr(cls)))
     return found
 
 
