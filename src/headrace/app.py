@@ -223,22 +223,22 @@ class App:
         """Put the closed app into another world for a while, with other handlers and provided things."""
         if self._home is not None:
             raise errors.JournalLoopBound("The app is open.", hint="close it first, or use an app of its own")
-        before = self._world, self.handlers, self._provided
-        self._world, self.handlers, self._provided = world, handlers, given
+        before = self._world, self.handlers, self._provided, self._closed
+        self._world, self.handlers, self._provided, self._closed = world, handlers, given, False
         try:
             yield
         finally:
-            self._world, self.handlers, self._provided = before
+            self._world, self.handlers, self._provided, self._closed = before
 
     async def open(self) -> None:
-        """Open the journal; harmless when it is open.  Raises the `JournalError` family."""
+        """Open the journal, also after `close`; harmless when open.  Raises the `JournalError` family."""
         if self._home is not None:
             return
         import asyncio
 
         self._world = self._world or World()
         self._outlet = await self._opened(self._world.journal or journal_of(self.settings, self._world))
-        self._home = threading.get_ident(), asyncio.get_running_loop()
+        self._home, self._closed = (threading.get_ident(), asyncio.get_running_loop()), False
 
     async def _opened(self, journal: Journal) -> Outlet:
         from headrace.runtime.outlet import Outlet
@@ -248,8 +248,12 @@ class App:
         return Outlet(journal, world, self.name, self.principal, bytes_max)
 
     async def close(self) -> None:
-        """Close the journal; harmless when it is closed."""
+        """Close the journal; harmless when it is closed.
+
+        From then on `publish` raises `JournalClosed`, until `open`, `run` or ``async with`` opens it again.
+        """
         if self._home is not None and self._outlet is not None:
+            self._closed = True
             await self._outlet.journal.close()
         self._home = self._outlet = None
 
@@ -282,6 +286,8 @@ class App:
         or envelopes of events that caused this one; they must be in the journal or in the same unit, else
         `ParentMissing`.  A unit has at most 10,000 events and 64 MiB, else `UnitTooLarge`.
 
+        An app that was never opened opens by itself; one that was closed raises `JournalClosed`.
+
         Raises the `EventError` and `JournalError` families; nothing was written then.
         """
         found = await self._publish(event, Options(**options))
@@ -291,6 +297,8 @@ class App:
         from headrace.runtime.outlet import unit_of
 
         unit = unit_of(event, options)
+        if self._closed:
+            raise errors.JournalClosed("The app was closed before.")
         await self.open()
         assert self._outlet is not None
         return await self._outlet.publish(unit)
@@ -303,7 +311,7 @@ class App:
         """`publish` for code without an event loop: a script, a thread, a cell of a notebook.
 
         Waits until the events are on disk.  From a thread beside the loop that the app is open on, that loop
-        does it; else a thread of the app's own, with a connection of its own, which `close_sync` ends.
+        does it; else a thread of the app's own, with a connection of its own, which only `close_sync` ends.
         """
         found = self._publish_sync(event, Options(**options))
         return found[0] if isinstance(event, Event) else found
