@@ -87,6 +87,21 @@ class DiskFull(JournalError):
     retryable = True
 
 
+class FileLimited(DiskFull):
+    """Journal {path} may not grow: this process may not write files of more than {limit_bytes} bytes.
+
+    The disk itself may have room. The transaction was rolled back as a whole. Workers keep their results and
+    try again.
+
+    Hint: raise the limit where the process is started: ``ulimit -f unlimited``, ``LimitFSIZE=infinity`` of a
+    service.
+    """
+
+    code = "HR-E232"
+    fault = Fault.THEIRS
+    retryable = True
+
+
 class JournalForked(JournalError):
     """Journal {path} was opened in process {opened_pid} and used in its child {pid}.
 
