@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretBytes, SecretStr, Valid
 from pydantic_core import PydanticSerializationError
 
 from headrace import errors
+from headrace.errors.tree import bounded
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 #: Topics that Headrace makes itself: those that begin like this, the dead letters of a topic, and the sides
@@ -26,7 +27,7 @@ OWN, DEAD_SUFFIX, SIDE_INFIX = "headrace", ".dlq", ".side."
 #: Kafka's metadata and most tools cope with short keys; a key is an identity, not data.
 KEY_BYTES_MAX = 1_024
 #: As much of a refused value as helps to find it, and no more of what may be private.
-SHOWN_CHARS_MAX = 60
+SHOWN_CHARS_MAX, PATH_CHARS_MAX = 60, 200
 FAULTS_SHOWN_MAX = 20
 _SECRET = re.compile(r"pass|secret|token|api_?key|auth|credential", re.IGNORECASE)
 
@@ -355,7 +356,7 @@ def refusal(cls: type[Event], name: str, fault: ValidationError) -> errors.Event
 
 def _path(loc: tuple[int | str, ...]) -> str:
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
-    return text.lstrip(".") or "(payload)"
+    return bounded(text.lstrip("."), PATH_CHARS_MAX) or "(payload)"
 
 
 def _shown(cls: type[Event], loc: tuple[int | str, ...], value: object) -> str:
