@@ -53,8 +53,8 @@ class PayloadInvalid(EventError):
     Every fault of the payload is listed with its path. A publish was refused and nothing written; a
     stored event goes to the dead letters with its original bytes.
 
-    Hint: compare the payload with the fields of the event class; after a change of the class redrive
-    with ``headrace dlq redrive``.
+    Hint: compare the payload with the fields of the event class. A dead letter: after a change of the class
+    ``headrace dlq redrive`` tries it again.
     """
 
     code = "HR-E103"
