@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from string import Formatter
+from typing import Any
 
 import pytest
 
@@ -138,7 +139,7 @@ def test_braces_in_a_value_are_left_alone() -> None:
 def test_what_is_long_is_cut_in_every_error(long: object) -> None:
     """A name of 100 kB is told by its ends; the context keeps it whole, here and in another process."""
     for kind in CONCRETE:
-        context = dict.fromkeys(names(kind), long)
+        context: dict[str, Any] = dict.fromkeys(names(kind), long)
         found = pickle.loads(pickle.dumps(kind(str(long), hint=str(long), **context)))
         assert len(str(found)) < 5_000, kind.code
         assert len(found.hint) < 5_000, kind.code

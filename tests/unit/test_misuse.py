@@ -166,7 +166,7 @@ def test_a_parent_that_cannot_be_is_named_as_one() -> None:
 def test_arguments_of_an_app_of_the_wrong_kind_are_refused(arguments: dict[str, Any], said: str) -> None:
     """Where the app is made, with the argument and what it should be."""
     with pytest.raises(errors.HeadraceError) as refused:
-        App(**({"name": "misuse"} | arguments))
+        App(**arguments_of(arguments))
     assert said in str(refused.value)
     assert refused.value.hint
 
@@ -190,6 +190,11 @@ def test_what_a_handler_is_given_of_the_wrong_kind_is_refused(call: Any, said: s
         call(App("misuse"))
     assert said in str(refused.value)
     assert refused.value.hint
+
+
+def arguments_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments with which the rest is right."""
+    return {"name": "misuse", **given}
 
 
 def on_said(_: Said) -> None:

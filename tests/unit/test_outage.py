@@ -67,10 +67,11 @@ class Stepped(Server):
 def test_recovery_is_told_when_all_of_the_journal_answers(caplog: pytest.LogCaptureFixture) -> None:
     """A step that needed only brokers says nothing of an index that is away; then it is told once."""
     caplog.set_level(logging.WARNING, "headrace.worker")
-    consumer, nothing = Halved(away=4), type("Nothing", (), {})()
-    given: Any = consumer, nothing, nothing
+    consumer: Any = Halved(away=4)
+    nothing: Any = object()
+    handler = shop.made_app(":memory:").handlers["shop.send"]
     shared = Shared(Quiet(), None, 1.0, str)
-    server = Stepped(shop.made_app(":memory:").handlers["shop.send"], *given, ManualClock(), shared)
+    server = Stepped(handler, consumer, nothing, nothing, ManualClock(), shared)
 
     asyncio.run(server.run())
 

@@ -141,14 +141,18 @@ class Event(BaseModel):
             raise refusal(cls, contract_of(cls).type, fault) from None
 
 
-def contract_of(cls: object) -> Contract:
+def contract_of(cls: type[Event]) -> Contract:
     """Return the contract of an event class; raises `ContractInvalid` for an abstract one, or for none."""
     found: Contract | None = getattr(cls, "__contract__", None)
     if found is None or found.cls is not cls:
-        if isinstance(cls, type) and issubclass(cls, Event):
-            raise errors.ContractInvalid("It has no topic.", type=cls.__name__)
-        raise errors.ContractInvalid("It is no class of events.", type=getattr(cls, "__name__", repr(cls)))
+        raise _without(cls)
     return found
+
+
+def _without(cls: object) -> errors.ContractInvalid:
+    name = getattr(cls, "__name__", repr(cls))
+    ours = isinstance(cls, type) and issubclass(cls, Event)
+    return errors.ContractInvalid("It has no topic." if ours else "It is no class of events.", type=name)
 
 
 def _compile(cls: type[Event], name: str, topic: str, key: str | None, version: int) -> Contract:

@@ -30,15 +30,10 @@ class Retention:
 
     def keep(self, topic: str) -> Keep:
         """Return the rule for a topic; raises `RetentionInvalid`."""
-        age: object = self.age
-        bytes_max: object = self.bytes_max
-        problem = ""
+        if problem := _mistaken(self.age, self.bytes_max):
+            raise errors.RetentionInvalid(topic=topic, problem=problem)
         if self.age is None and self.bytes_max is None:
             problem = "it says neither age nor bytes_max"
-        elif not (age is None or isinstance(age, timedelta)):
-            problem = f"an age is a timedelta, not {self.age!r}"
-        elif not (bytes_max is None or type(bytes_max) is int):
-            problem = f"bytes_max is a whole number, not {self.bytes_max!r}"
         elif self.age is not None and self.age < AGE_MIN:
             problem = f"an age is at least {AGE_MIN.seconds} s, not {self.age.total_seconds():g} s"
         elif self.bytes_max is not None and self.bytes_max < BYTES_MIN:
@@ -47,6 +42,15 @@ class Retention:
             raise errors.RetentionInvalid(topic=topic, problem=problem)
         age_us = None if self.age is None else self.age // timedelta(microseconds=1)
         return Keep(topic, age_us, self.bytes_max)
+
+
+def _mistaken(age: object, bytes_max: object) -> str:
+    """Say which bound is of the wrong kind; nothing: none is."""
+    if not (age is None or isinstance(age, timedelta)):
+        return f"an age is a timedelta, not {age!r}"
+    if not (bytes_max is None or type(bytes_max) is int):
+        return f"bytes_max is a whole number, not {bytes_max!r}"
+    return ""
 
 
 def keeps(rules: Mapping[type[Event], Retention]) -> Iterator[tuple[Contract, Keep]]:

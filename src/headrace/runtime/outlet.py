@@ -39,7 +39,7 @@ def unit_of(event: Event | Several, options: Options) -> Sequence[tuple[Event, O
     """
     if isinstance(event, Event):
         return [(event, options)]
-    if isinstance(event, (type, str, bytes, Mapping, BaseModel)) or not isinstance(event, Iterable):
+    if not _are_several(event):
         raise _no_event("The argument", event)
     shared = Options(parents=options.parents)
     if options != shared:
@@ -49,19 +49,23 @@ def unit_of(event: Event | Several, options: Options) -> Sequence[tuple[Event, O
     return [_pair(one, shared, at) for at, one in enumerate(event)]
 
 
-def _pair(one: Event | tuple[Event, Options], shared: Options, at: int) -> tuple[Event, Options]:
+def _are_several(found: object) -> bool:
+    one = isinstance(found, (type, str, bytes, Mapping, BaseModel))
+    return isinstance(found, Iterable) and not one
+
+
+def _pair(one: object, shared: Options, at: int) -> tuple[Event, Options]:
     """Return an event of several with its options."""
-    if isinstance(one, Event):
-        return one, shared
-    if type(one) is not tuple:
-        raise _no_event(f"[{at}]", one)
+    hint = 'a pair is ``(event, Options(event_id="..."))``'
     match one:
-        case (Event(), Options()):
-            return one
-        case (Event(), _):
-            raise _no_event(f"[{at}][1]", one[1], hint='a pair is ``(event, Options(event_id="..."))``')
+        case Event():
+            return one, shared
+        case (Event() as event, Options() as options):
+            return event, options
+        case (Event(), object() as wrong):
+            raise _no_event(f"[{at}][1]", wrong, hint)
         case _:
-            raise _no_event(f"[{at}]", one, hint='a pair is ``(event, Options(event_id="..."))``')
+            raise _no_event(f"[{at}]", one, hint if isinstance(one, tuple) else None)
 
 
 def _no_event(place: str, found: object, hint: str | None = None) -> errors.NotAnEvent:
