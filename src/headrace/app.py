@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from headrace import errors
 from headrace.event.contract import NAME, Contract, Event, contract_of
 from headrace.event.envelope import PRINCIPAL_CHARS_MAX
 from headrace.event.lineage import check_text
-from headrace.gate.retention import Retention
+from headrace.gate.retention import Retention, keeps
 from headrace.gate.retry import RetryPolicy
 from headrace.runtime.handlers import DEADLINE_MS_DEFAULT, EXACTLY_ONCE, Handler, caller_names, declare
 from headrace.runtime.provide import Provider, provider
 from headrace.runtime.publish import Options, ParentRef, Said, Several
-from headrace.settings import MEMORY, Settings, load
-from headrace.wiring import journal_of
+from headrace.settings import MEMORY, Settings, check_arguments, load
+from headrace.wiring import journal_of, worker_settings
 
 if TYPE_CHECKING:
     import asyncio
@@ -54,9 +55,18 @@ class App:
         retention: Mapping[type[Event], Retention] | None = None,
         lifespan: Callable[[App], AbstractAsyncContextManager[object]] | None = None,
     ) -> None:
+        check_arguments(
+            "headrace.App",
+            name=(name, (str,), "text"),
+            journal=(journal, (str, NoneType), "text: a path or an address"),
+            events=(events, (Iterable,), "a list of event classes"),
+            settings=(settings, (Settings, NoneType), "an object of Settings"),
+            retention=(retention, (Mapping, NoneType), "a mapping of event classes to Retention"),
+        )
         if not NAME.fullmatch(name):
-            raise errors.ContractInvalid(
-                f"The app name {name!r} has characters that are not allowed.", type="App"
+            problem = f"it is 1 to 200 of letters, digits, '.', '_' and '-', not {name!r}"
+            raise errors.SettingInvalid(
+                name="name", origin="headrace.App", problem=problem, hint="App('support')"
             )
         self.name = name
         self.principal = principal or f"service:{name}"
@@ -72,11 +82,16 @@ class App:
         self._world: World | None = None
         self._outlet: Outlet | None = None
         self._aside: Aside | None = None
+        #: Closed by its owner, it does not open by itself any more.
+        self._closed = False
         #: The thread and the event loop that the journal is open on.
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         for event in events:
             self._know(contract_of(event))
-        self.retention = dict(self._keeps(retention or {}))
+        self.retention: dict[str, Keep] = {}
+        for contract, keep in keeps(retention or {}):
+            self._know(contract)
+            self.retention[contract.topic] = keep
 
     # --- declaring ----------------------------------------------------------------------------
 
@@ -177,19 +192,6 @@ class App:
             self._know(contract)
         self.handlers[handler.name] = handler
 
-    def _keeps(self, retention: Mapping[type[Event], Retention]) -> Iterator[tuple[str, Keep]]:
-        """Yield the rule of each topic; raises `RetentionInvalid`."""
-        told: dict[str, Keep] = {}
-        for event, rule in retention.items():
-            contract = contract_of(event)
-            self._know(contract)
-            keep = rule.keep(contract.topic)
-            if told.setdefault(contract.topic, keep) != keep:
-                raise errors.RetentionInvalid(
-                    topic=contract.topic, problem="two event classes say different things"
-                )
-            yield contract.topic, keep
-
     def _know(self, contract: Contract) -> None:
         known = self.contracts.setdefault(contract.type, contract)
         if known.cls is not contract.cls:
@@ -221,22 +223,22 @@ class App:
         """Put the closed app into another world for a while, with other handlers and provided things."""
         if self._home is not None:
             raise errors.JournalLoopBound("The app is open.", hint="close it first, or use an app of its own")
-        before = self._world, self.handlers, self._provided
-        self._world, self.handlers, self._provided = world, handlers, given
+        before = self._world, self.handlers, self._provided, self._closed
+        self._world, self.handlers, self._provided, self._closed = world, handlers, given, False
         try:
             yield
         finally:
-            self._world, self.handlers, self._provided = before
+            self._world, self.handlers, self._provided, self._closed = before
 
     async def open(self) -> None:
-        """Open the journal; harmless when it is open.  Raises the `JournalError` family."""
+        """Open the journal, also after `close`; harmless when open.  Raises the `JournalError` family."""
         if self._home is not None:
             return
         import asyncio
 
         self._world = self._world or World()
         self._outlet = await self._opened(self._world.journal or journal_of(self.settings, self._world))
-        self._home = threading.get_ident(), asyncio.get_running_loop()
+        self._home, self._closed = (threading.get_ident(), asyncio.get_running_loop()), False
 
     async def _opened(self, journal: Journal) -> Outlet:
         from headrace.runtime.outlet import Outlet
@@ -246,8 +248,12 @@ class App:
         return Outlet(journal, world, self.name, self.principal, bytes_max)
 
     async def close(self) -> None:
-        """Close the journal; harmless when it is closed."""
+        """Close the journal; harmless when it is closed.
+
+        From then on `publish` raises `JournalClosed`, until `open`, `run` or ``async with`` opens it again.
+        """
         if self._home is not None and self._outlet is not None:
+            self._closed = True
             await self._outlet.journal.close()
         self._home = self._outlet = None
 
@@ -280,6 +286,8 @@ class App:
         or envelopes of events that caused this one; they must be in the journal or in the same unit, else
         `ParentMissing`.  A unit has at most 10,000 events and 64 MiB, else `UnitTooLarge`.
 
+        An app that was never opened opens by itself; one that was closed raises `JournalClosed`.
+
         Raises the `EventError` and `JournalError` families; nothing was written then.
         """
         found = await self._publish(event, Options(**options))
@@ -289,6 +297,8 @@ class App:
         from headrace.runtime.outlet import unit_of
 
         unit = unit_of(event, options)
+        if self._closed:
+            raise errors.JournalClosed("The app was closed before.")
         await self.open()
         assert self._outlet is not None
         return await self._outlet.publish(unit)
@@ -301,7 +311,7 @@ class App:
         """`publish` for code without an event loop: a script, a thread, a cell of a notebook.
 
         Waits until the events are on disk.  From a thread beside the loop that the app is open on, that loop
-        does it; else a thread of the app's own, with a connection of its own, which `close_sync` ends.
+        does it; else a thread of the app's own, with a connection of its own, which only `close_sync` ends.
         """
         found = self._publish_sync(event, Options(**options))
         return found[0] if isinstance(event, Event) else found
@@ -330,11 +340,9 @@ class App:
 
     def worker(self, *, only: Iterable[str] | None = None, observer: Observer | None = None) -> Worker:
         """Return a worker for the handlers of this app (or some of them); the app must be open."""
-        from headrace.runtime.emission import Limits
-        from headrace.runtime.worker import Worker, WorkerSettings
+        from headrace.runtime.worker import Worker
 
         world = self._world or World()
-        settings = self.settings
         wanted = set(self.handlers) if only is None else set(only)
         return Worker(
             self.journal,
@@ -343,13 +351,7 @@ class App:
             app=self.name,
             known_types=frozenset(self.contracts),
             observer=observer,
-            settings=WorkerSettings(
-                lease_ms=settings.lease_ms,
-                stop_grace_ms=settings.stop_grace_ms,
-                keeps=tuple(self.retention.values()),
-                dedup_window_s=settings.dedup_window_s,
-                limits=Limits(settings.payload_bytes_max, settings.depth_max),
-            ),
+            settings=worker_settings(self.settings, self.retention.values()),
             resources=self._resources(),
         )
 
@@ -362,17 +364,14 @@ class App:
     async def run(self, stop: asyncio.Event | None = None, *, observer: Observer | None = None) -> int:
         """Handle events in this process until ``stop`` is set (or the task is cancelled).
 
+        Opens the app if it is not open, and leaves it open: ``async with app:`` closes it.
         Returns how many events were handed back unfinished.
         """
         import asyncio
 
         await self.open()
         worker = self.worker(observer=observer)
-        try:
-            await worker.start()
-        except BaseException:
-            await worker.finish()
-            raise
+        await worker.start_or_finish()
         return await worker.run(stop or asyncio.Event())
 
 

@@ -116,12 +116,22 @@ def _check(name: str, value: Any, origin: str) -> None:
     """Raise `SettingInvalid` for a value that cannot work."""
     low, high = _BOUNDS.get(name, (0, 0))
     problem = ""
-    if high and not low <= value <= high:
+    if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
+        problem = _mistaken(value, _TYPES[name])
+    elif high and not low <= value <= high:
         problem = f"it is {low:,} to {high:,}, not {value:,}"
     elif name in _CHOICES and value not in _CHOICES[name]:
         problem = f"it is {' or '.join(map(repr, _CHOICES[name]))}, not {value!r}"
     if problem:
         raise errors.SettingInvalid(name=name, origin=origin, problem=problem)
+
+
+def check_arguments(where: str, **given: tuple[object, tuple[type[Any], ...], str]) -> None:
+    """Raise `SettingInvalid` for an argument of the wrong kind: each with its kinds and how they are told."""
+    for name, (value, kinds, wanted) in given.items():
+        if not isinstance(value, kinds) or (str not in kinds and isinstance(value, str)):
+            problem = f"it is {wanted}, not {value!r}"
+            raise errors.SettingInvalid(name=name, origin=where, problem=problem, hint=f"see help({where})")
 
 
 def _typed(name: str, value: Any, origin: str) -> Any:
@@ -135,10 +145,13 @@ def _typed(name: str, value: Any, origin: str) -> Any:
     except ValueError:
         typed = None
     if typed is None:
-        problem = f"{value!r} is not {'a whole number' if kind is int else 'text'}"
-        raise errors.SettingInvalid(name=name, origin=origin, problem=problem)
+        raise errors.SettingInvalid(name=name, origin=origin, problem=_mistaken(value, kind))
     _check(name, typed, origin)
     return typed
+
+
+def _mistaken(value: object, kind: type) -> str:
+    return f"{value!r} is not {'a whole number' if kind is int else 'text'}"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:

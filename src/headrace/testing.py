@@ -38,6 +38,7 @@ from headrace.ports import (
     NoFaults,
 )
 from headrace.ports.look import StoredEvent
+from headrace.runtime.rhythm import OUTAGE_S_MAX, OUTAGE_S_MIN
 from headrace.runtime.server import Server
 from headrace.world import SystemChance, SystemClock
 
@@ -47,6 +48,8 @@ E = TypeVar("E", bound=Event)
 STEPS_MAX = 1_000_000
 #: Between two looks at handlers that are at work.
 POLL_S = 0.0005
+#: An outage of the journal that lasts longer, by the clock of the test, is what the test has to be told.
+WAITED_S_MAX = 60.0
 
 
 class ManualClock:
@@ -185,6 +188,10 @@ async def until_idle(
     ``models`` puts other models in place, by the name of the handler's function; ``provide`` other things in
     the place of what `App.provide` would make, by their type.  Neither retries nor rates wait: the clock
     moves on by itself.  The app's own journal is not touched; its lifespan is entered.
+
+    An outage of the journal (``faults=FailAt("settle.begin", JournalBusy(...))``) is waited out as by a
+    worker, for at most a minute of that clock.  What is no outage is raised, and so is what `publish` or the
+    start of the worker meets.
     """
     clock = clock or ManualClock()
     chance, faults = chance or SystemChance(), faults or NoFaults()
@@ -214,10 +221,33 @@ def _swapped(app: App, models: Mapping[str, Model] | None) -> dict[str, Any]:
     return found
 
 
+class Patience:
+    """Steps a server as a worker does: an outage of the journal is waited out, but not for ever."""
+
+    def __init__(self, server: Server, clock: ManualClock) -> None:
+        self._server, self._clock = server, clock
+        self._wait_s = self._waited_s = 0.0
+
+    async def step(self) -> bool:
+        """Do what can be done now; raises what is no outage, and an outage that does not end."""
+        try:
+            progressed = await self._server.step()
+        except errors.JournalError as fault:
+            if not fault.retryable or self._waited_s >= WAITED_S_MAX:
+                raise
+            self._wait_s = min(OUTAGE_S_MAX, self._wait_s * 2 or OUTAGE_S_MIN)
+            self._waited_s += self._wait_s
+            await self._clock.sleep(self._wait_s)
+            return True
+        self._wait_s = self._waited_s = 0.0
+        return progressed
+
+
 async def drain(servers: Sequence[Server], clock: ManualClock) -> None:
     """Step servers until nothing is in flight, due, or waiting for a time to come."""
+    patient = [Patience(server, clock) for server in servers]
     for _ in range(STEPS_MAX):
-        if any([await server.step() for server in servers]):
+        if any([await one.step() for one in patient]):
             continue
         if any(not server.idle() for server in servers):
             # Handlers and models work in real time; the clock keeps step with it.
@@ -258,7 +288,10 @@ class CrashAt:
 
 
 class FailAt:
-    """Raises an error the ``hit``-th time that a failpoint is passed, ``times`` times in a row."""
+    """Raises an error the ``hit``-th time that a failpoint is passed, ``times`` times in a row.
+
+    A retryable `JournalError` is an outage, which workers (and `run_until_idle`) wait out.
+    """
 
     def __init__(self, point: str, error: BaseException, hit: int = 1, times: int = 1) -> None:
         _check(point)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,11 +10,12 @@ from headrace import errors
 from headrace.settings import Settings, path_of
 
 if TYPE_CHECKING:
-    from headrace.ports import Journal, World
+    from headrace.ports import Journal, Keep, World
     from headrace.ports.care import Care
     from headrace.ports.index import Index
     from headrace.ports.look import Desk, Look
     from headrace.ports.upkeep import Upkeep
+    from headrace.runtime.worker import WorkerSettings
 
 T = TypeVar("T")
 _KAFKA = "kafka://"
@@ -41,6 +42,20 @@ def journal_of(settings: Settings, world: World) -> Journal:
     from headrace.journal.sqlite import SqliteJournal
 
     return _in_file(SqliteJournal, settings, world)
+
+
+def worker_settings(settings: Settings, keeps: Iterable[Keep]) -> WorkerSettings:
+    """Return what of the settings, and of the rules of retention, is for a worker."""
+    from headrace.runtime.emission import Limits
+    from headrace.runtime.worker import WorkerSettings
+
+    return WorkerSettings(
+        lease_ms=settings.lease_ms,
+        stop_grace_ms=settings.stop_grace_ms,
+        keeps=tuple(keeps),
+        dedup_window_s=settings.dedup_window_s,
+        limits=Limits(settings.payload_bytes_max, settings.depth_max),
+    )
 
 
 def on_kafka(settings: Settings) -> bool:

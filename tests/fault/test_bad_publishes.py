@@ -17,7 +17,7 @@ from headrace import App, Event, Options, errors
 from headrace.app import World
 from headrace.runtime import publish
 from headrace.settings import Settings
-from headrace.testing import FailAt
+from headrace.testing import FailAt, until_idle
 
 A, B, C, D = (UUID(int=n) for n in range(1, 5))
 
@@ -257,7 +257,10 @@ async def test_a_broken_trace_starts_a_new_one(stage: Stage, traceparent: str) -
 
 
 async def test_calls_in_the_wrong_order_are_refused_or_harmless(stage: Stage) -> None:
-    """Before open, after close, twice: a coded error, or exactly what one would hope for; nothing is lost."""
+    """Before open, after close, twice: a coded error, or exactly what one would hope for; nothing is lost.
+
+    An app that somebody has closed does not open by itself again: nobody would close it.
+    """
     app = app_of(stage)
     with pytest.raises(errors.JournalClosed):
         _ = app.journal
@@ -271,9 +274,32 @@ async def test_calls_in_the_wrong_order_are_refused_or_harmless(stage: Stage) ->
     await app.close()
     with pytest.raises(errors.JournalClosed):
         _ = app.journal
-    await app.publish(Note(text="opens again"))
+    for publishing in (app.publish(Note(text="x")), app.publish([Note(text="y"), Note(text="z")])):
+        with pytest.raises(errors.JournalClosed, match="closed before") as refused:
+            await publishing
+        assert "async with app" in refused.value.hint
+    async with app:
+        await app.publish(Note(text="opened again"))
+    with pytest.raises(errors.JournalClosed):
+        await app.publish(Note(text="x"))
+    stop = asyncio.Event()
+    stop.set()
+    await app.run(stop)
+    await app.publish(Note(text="opened to run"))
     await app.close()
-    assert texts(stage) == ["opens by itself", "opens again"]
+    assert texts(stage) == ["opens by itself", "opened again", "opened to run"]
+
+
+async def test_a_test_of_an_app_changes_nothing_of_its_life(stage: Stage) -> None:
+    """`until_idle` opens and closes the app in a world of its own: closed or not, it is as before."""
+    app = app_of(stage)
+    await until_idle(app, [Note(text="in memory")])
+    await app.publish(Note(text="opens by itself"))
+    await app.close()
+    await until_idle(app, [Note(text="in memory")])
+    with pytest.raises(errors.JournalClosed):
+        await app.publish(Note(text="x"))
+    assert texts(stage) == ["opens by itself"]
 
 
 async def test_an_app_that_runs_twice_in_one_process_handles_each_event_once(stage: Stage) -> None:
@@ -326,6 +352,7 @@ def test_an_app_belongs_to_one_event_loop(stage: Stage) -> None:
         with pytest.raises(errors.JournalLoopBound):
             second.run(app.publish(Elsewhere(key="k")))  # a topic and a type that are new
         first.run(app.close())
+        second.run(app.open())
         second.run(app.publish(Note(text="c")))
         second.run(app.close())
     assert texts(stage) == ["a", "c"]

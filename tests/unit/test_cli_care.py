@@ -300,7 +300,15 @@ def test_handlers_are_listed_and_retired(capsys: Capture, journal: str) -> None:
     told = here(capsys, "status", "--json").document["subscriptions"]
     assert [one["handler"] for one in told] == ["shop.send"]
     assert here(capsys, "handler", "retire", "pack", "--yes").code == Exit.NO
-    assert "shop.pack" in here(capsys, "handler", "ls").out
+    head, *rows = (line.split() for line in here(capsys, "handler", "ls").out.splitlines())
+    assert list(dict(zip(head, rows[-1], strict=True)).items()) == [
+        ("HANDLER", "shop.pack"), ("TOPIC", "orders"), ("STATE", "retired"), ("VERSION", "-"),
+        ("WAITING", "0"), ("DONE", f"{HANDLED - DEAD}"), ("DEAD", f"{DEAD}"), ("EXPIRED", "0"),
+        ("WORKERS", "0"),
+    ]  # fmt: skip
+    (gone,) = (one for one in listed if one["state"] == "retired")
+    assert gone["active_version"] is None
+    assert (gone["done"], gone["dead"], gone["running"]) == (HANDLED - DEAD, DEAD, 0)
 
 
 @pytest.mark.parametrize(

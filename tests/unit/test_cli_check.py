@@ -47,6 +47,10 @@ def reply(ask: Ask) -> Answer | None: ...
 @app.handler(was="answer")
 def reply(ask: Ask) -> Answer | None: ...
 """,
+    "taken": """
+class Dead(Event, topic="asks.dlq"):
+    text: str
+""",
     "twice": """
 @app.handler
 def answer(ask: Ask) -> Answer: ...
@@ -79,6 +83,7 @@ def test_a_sound_app_has_no_findings(tmp_path: Path) -> None:
         ("empty", "", "the app has no handlers"),
         ("model", "HR-E301", "nowhere.onnx"),
         ("cycle", "HR-E408", "helpdesk.answer -> helpdesk.doubt -> helpdesk.answer"),
+        ("taken", "HR-E101", "asks.dlq"),
         ("twice", "HR-E402", "helpdesk.answer"),
     ],
 )

@@ -383,7 +383,10 @@ def test_a_dead_letter_is_shown_whole(capsys: Capture, journal: str) -> None:
     assert found["errors"]
     assert "ValueError" in found["traceback"]
     assert found["event"]["payload"]["number"] % 5 == 0
-    assert "Traceback (most recent call last)" in text.out
+    head, first, *_ = found["traceback"].splitlines()
+    assert head == "Traceback (most recent call last):"
+    assert "shop.py" in first  # the user's own handler, not what has called it
+    assert f"{head}\n{first}\n" in text.out
     assert '"customer"' in text.out
     assert here(capsys, "dlq", "show", "77", "--journal", journal).code == Exit.NO
 

@@ -211,6 +211,34 @@ def test_numbers_keep_their_digits(folder: Path) -> None:
     assert stored(folder)[0]["amount"] == amount
 
 
+@pytest.mark.parametrize(
+    ("options", "said", "hint"),
+    [
+        (("--id-field", "nope"), "no field 'nope', which --id-field names", "it has owner, n"),
+        (("--id-field", "n"), "the field 'n' of the payload holds neither text nor", "see `help(headrace"),
+        (("--parent", "x" * 513), "attribute parents[0] is not usable: it has 513", "see `help(headrace"),
+    ],
+)
+def test_an_id_that_cannot_be_is_told_by_its_name(
+    folder: Path, options: tuple[str, ...], said: str, hint: str
+) -> None:
+    """A field that is not there, or holds something else; an id of a parent is not that of the event."""
+    payload = '{"owner": "ada", "n": [1]}' if "--id-field" in options else '{"owner": "ada"}'
+    ran = publish(folder, payload, *options)
+
+    assert (ran.code, ran.out) == (Exit.NO, "")
+    assert said in ran.err
+    assert f"hint: {hint}" in ran.err
+
+
+def test_a_pipe_with_a_name_is_read_to_its_end(folder: Path) -> None:
+    """As a shell makes one of `@<(zcat old.jsonl.gz)`."""
+    ran = publish(folder, "@/dev/stdin", stdin=b'{"owner": "ada"}\n{"owner": "bob"}\n')
+
+    assert (ran.code, ran.err) == (Exit.DONE, "")
+    assert [one["owner"] for one in stored(folder)] == ["ada", "bob"]
+
+
 def test_a_file_shows_how_far_it_is(tmp_path: Path) -> None:
     """Bytes of bytes with rate and time left; without a known end the bytes alone."""
     from headrace.cli.publish import _size_of
@@ -233,6 +261,10 @@ def test_a_file_shows_how_far_it_is(tmp_path: Path) -> None:
         (("publish", "memo:app", "Bare", "{}", "--key", "x"), "events of type Bare have no key"),
         (("publish", "memo:app", "Nte", "{}"), "knows no event type 'Nte'; it knows Note"),
         (("publish", "memo:app", "Note", "@nothing.jsonl"), "there is no file nothing.jsonl"),
+        (("publish", "memo:app", "Note", "@."), ". is a folder"),
+        (("publish", "memo:app", "Note", "@"), "@ names no file"),
+        (("publish", "memo:app", "Note", f"@{'x' * 5_000}"), "cannot be read (File name too long)"),
+        (("publish", "memo:app", "Note", "{}", "--journal", ":memory:"), "nothing would remain"),
         (("publish", "memo:app", "Note", "-", "--id", "x"), "--id names one event"),
     ],
 )

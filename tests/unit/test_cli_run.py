@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.unit.terminal import Running, apart
 
 from headrace.cli.output import Exit
-from headrace.cli.run import _run
+from headrace.cli.run import Process, _run
 from headrace.cli.supervise import (
     RESTART_S_MAX,
     RESTART_S_MIN,
@@ -19,6 +21,7 @@ from headrace.cli.supervise import (
     Supervisor,
     ended,
 )
+from headrace.settings import Settings
 
 APP = """
 import asyncio, os
@@ -213,6 +216,22 @@ def test_flags_win_over_the_app_and_the_file(folder: Path) -> None:
 
     assert (folder / "other.db").exists()
     assert not (folder / "headrace.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("journal", "told"),
+    [
+        ("file.db", "factory on file.db, full durability"),
+        ("kafka://a:1?sasl.password=s3cret&acks=all", "factory on kafka://a:1?sasl.password=***&acks=all"),
+    ],
+)
+def test_the_start_is_told_as_it_is(capsys: pytest.CaptureFixture[str], journal: str, told: str) -> None:
+    """Durability is a setting of SQLite, a cluster has rules of its own; a password is nobody's business."""
+    app: Any = SimpleNamespace(name="factory", settings=Settings(journal=journal))
+    worker: Any = SimpleNamespace(servers=[])
+    Process("factory:app", {}, 0)._tell_start(app, worker)
+
+    assert capsys.readouterr().err == f"{told}\n"
 
 
 def test_waits_before_a_restart_grow_and_are_bounded() -> None:

@@ -94,12 +94,8 @@ def test_a_class_that_cannot_be_used_is_refused_when_it_is_made(arguments: dict[
 
 def test_a_contract_says_what_was_declared() -> None:
     """Type, topic, key, version and place come from the class statement; the type is the name by default."""
-    assert (FLAT.type, FLAT.topic, FLAT.key_field, FLAT.schema_version) == (
-        "ContractFlat",
-        "contract.flat",
-        "name",
-        1,
-    )
+    told = (FLAT.type, FLAT.topic, FLAT.key_field, FLAT.schema_version)
+    assert told == ("ContractFlat", "contract.flat", "name", 1)
     assert (RICH.type, RICH.schema_version) == ("Rich", 3)
     assert __file__ in FLAT.where
 

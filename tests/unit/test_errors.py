@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from string import Formatter
+from typing import Any
 
 import pytest
 
@@ -132,6 +133,22 @@ def test_braces_in_a_value_are_left_alone() -> None:
     found = errors.TypeUnknown("{detail}", type="{topic}", topic="{0}")
     assert "{topic} (topic {0})" in str(found)
     assert str(found).endswith("{detail}")
+
+
+@pytest.mark.parametrize("long", ["x" * 100_000, ["y" * 99_996]], ids=["text", "list"])
+def test_what_is_long_is_cut_in_every_error(long: object) -> None:
+    """A name of 100 kB is told by its ends; the context keeps it whole, here and in another process."""
+    for kind in CONCRETE:
+        context: dict[str, Any] = dict.fromkeys(names(kind), long)
+        found = pickle.loads(pickle.dumps(kind(str(long), hint=str(long), **context)))
+        assert len(str(found)) < 5_000, kind.code
+        assert len(found.hint) < 5_000, kind.code
+        assert "characters left out) ..." in str(found)
+        assert found.context == context
+        assert len(kind(**context).hint) < 5_000, kind.code
+    assert str(errors.TopicInvalid(topic="x" * 1_000)) == (
+        f"Topic name '{'x' * 374}... (502 characters left out) ...{'x' * 124}' is not usable."
+    )
 
 
 def test_the_base_is_caught_from_the_package() -> None:

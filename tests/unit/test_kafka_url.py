@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from headrace import errors
+from headrace.journal.kafka import client
 from headrace.journal.kafka.client import LOG_LEVEL, Admin, cluster_of
 from headrace.world import SystemClock
 
@@ -23,6 +26,22 @@ def test_settings_are_handed_on() -> None:
     assert found.by_broker
     assert cluster_of("kafka://a:1?log_level=6").config["log_level"] == "6"
     assert not cluster_of("kafka://a:1?partition.assignment.strategy=range").by_broker
+
+
+def test_a_hint_is_right_for_whoever_has_ended_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands and workers that start end where no broker answers: nobody connects again by itself."""
+    monkeypatch.setattr(client, "REQUEST_TIMEOUT_S", 0.1)
+    admin = Admin(cluster_of("kafka://127.0.0.1:1?socket.timeout.ms=50"), SystemClock())
+    with pytest.raises(errors.JournalUnavailable) as refused:
+        asyncio.run(admin.check())
+    told = refused.value.hint, hints(errors.JournalUnavailable), hints(errors.JournalBusy)
+    assert "brokers run" in told[0]
+    assert not any("themselves" in one or "itself" in one for one in told)
+
+
+def hints(kind: type[errors.HeadraceError]) -> str:
+    """Return what an error of a kind says by default."""
+    return kind(path="kafka://a:1", waited_s=30).hint
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from headrace import App, Context, Event, Label, RetryPolicy, errors
 from headrace.journal.reader import Reader
 from headrace.ports import FAILPOINTS
+from headrace.runtime.rhythm import OUTAGE_S_MIN
 from headrace.testing import CrashAt, EchoModel, FailAt, ManualClock, run_until_idle, until_idle
 
 LONG = RetryPolicy(attempts_max=3, backoff_first_ms=3_600_000, backoff_max_ms=36_000_000)
@@ -200,6 +201,41 @@ def test_a_failpoint_fails_as_often_as_told() -> None:
         except OSError:
             told.append("failed")
     assert told == ["passed", "failed", "failed", "passed", "passed"]
+
+
+@pytest.mark.parametrize(
+    "point", ["balance.taken", "claim.begin", "claim.written", "settle.begin", "settle.events"]
+)
+def test_an_outage_is_waited_out_as_by_a_worker(point: str, tmp_path: Path) -> None:
+    """The journal fails three times in a row: what follows is the same, each once; the clock has moved on."""
+    app, clock = made_app(tmp_path / "journal.db"), ManualClock()
+    events = [AskedUnit(who="a", text=str(number)) for number in range(3)]
+    began_ns = clock.boot_ns()
+
+    outage = FailAt(point, errors.JournalBusy(path=":memory:", waited_s=30), times=3)
+    result = run_until_idle(app, *events, clock=clock, faults=outage)
+
+    assert len(result.emitted(ToldUnit)) == 3
+    assert not result.dead
+    assert clock.boot_ns() - began_ns >= 3 * OUTAGE_S_MIN * 1e9
+
+
+@pytest.mark.parametrize(
+    ("error", "times"),
+    [
+        (errors.JournalBusy(path=":memory:", waited_s=30), 1_000_000),
+        (errors.JournalCorrupt(path=":memory:", problem="x"), 1),
+        (RuntimeError("x"), 1),
+    ],
+)
+def test_what_is_no_outage_or_does_not_end_is_raised(error: Exception, times: int, tmp_path: Path) -> None:
+    """After a minute of the test's clock, or at once."""
+    app, clock = made_app(tmp_path / "journal.db"), ManualClock()
+
+    with pytest.raises(type(error)):
+        run_until_idle(
+            app, AskedUnit(who="a", text="x"), clock=clock, faults=FailAt("settle.begin", error, times=times)
+        )
 
 
 @pytest.mark.parametrize("point", FAILPOINTS)

@@ -105,3 +105,48 @@ def test_a_reader_that_stays_has_it_tried_seldom(tmp_path: Path, asked: list[int
     pages = asyncio.run(write(db, COMMITS // 3))
     assert min(pages) < SOFT, "it has begun anew soon after the reader has gone"
     db.close()
+
+
+class Gate:
+    """A connection on which every copy waits until it is let through."""
+
+    def __init__(self) -> None:
+        self.entered, self.open = threading.Semaphore(0), threading.Semaphore(0)
+
+    def execute(self, sql: str) -> Gate:
+        """Wait."""
+        assert sql
+        self.entered.release()
+        assert self.open.acquire(timeout=20)
+        return self
+
+    def fetchall(self) -> list[tuple[int, int, int]]:
+        """Say that others were in the way, so that there is one statement a copy."""
+        return [(1, 0, 0)]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_what_is_asked_for_during_a_copy_is_not_forgotten(tmp_path: Path) -> None:
+    """Whoever asks meanwhile gets a copy of their own; until that has ended nobody is told that all rests."""
+    one, gate = Checkpointer(str(tmp_path / "file.db")), Gate()
+    one._db.close()
+    one._db = gate  # type: ignore[assignment]  # one that stands still where we want it
+    try:
+        assert one.idle()
+        one.ask()
+        assert not one.idle()
+        assert gate.entered.acquire(timeout=20)
+        one.ask()
+        gate.open.release()
+        assert gate.entered.acquire(timeout=20)  # the second copy runs
+        assert not one.idle()
+        gate.open.release()
+        deadline = SystemClock().boot_ns() + 20_000_000_000
+        while not one.idle():
+            assert SystemClock().boot_ns() < deadline
+    finally:
+        gate.open.release()
+        one.close()
+    assert not gate.entered.acquire(blocking=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -36,30 +36,69 @@ def _ls(journal: Journal = None, index: Index = None, as_json: Json = False) -> 
         return await at.progress(), await at.retired()
 
     live, retired = looked(journal, index, look)
-    found = [*(_entry(one, "live") for one in live), *(_entry(one, "retired") for one in retired)]
+    found = [*map(_live, live), *map(_gone, retired)]
     if as_json:
-        put_json({"handlers": found})
+        put_json({"handlers": [one._asdict() for one in found]})
         return Exit.DONE
-    head = ("HANDLER", "TOPIC", "STATE", "VERSION", "WAITING", "DONE", "DEAD", "EXPIRED", "WORKERS")
-    rows = [[value for name, value in one.items() if name != "running"] for one in found]
-    put_table(head, rows, numbers=range(4, 9))
+    put_table(
+        ("HANDLER", "TOPIC", "STATE", "VERSION", "WAITING", "DONE", "DEAD", "EXPIRED", "WORKERS"),
+        [
+            (
+                one.handler, one.topic, one.state, one.active_version, one.waiting, one.done, one.dead,
+                one.expired, one.workers_serving,
+            )
+            for one in found
+        ],
+        numbers=range(4, 9),
+    )  # fmt: skip
     return Exit.DONE
 
 
-def _entry(one: Progress | RetiredOne, state: str) -> dict[str, Any]:
-    active = getattr(one, "active", None)
-    return {
-        "handler": one.handler,
-        "topic": one.topic,
-        "state": state,
-        "active_version": active.name if active else None,
-        "waiting": getattr(one, "waiting", 0),
-        "running": getattr(one, "running", 0),
-        "done": one.done,
-        "dead": one.dead,
-        "expired": one.expired,
-        "workers_serving": getattr(one, "serving", 0),
-    }
+class Entry(NamedTuple):
+    """One handler, as it is told to programs."""
+
+    handler: str
+    topic: str
+    #: ``live`` or ``retired``.
+    state: str
+    active_version: str | None
+    waiting: int
+    running: int
+    done: int
+    dead: int
+    expired: int
+    workers_serving: int
+
+
+def _live(one: Progress) -> Entry:
+    return Entry(
+        one.handler,
+        one.topic,
+        "live",
+        active_version=one.active.name if one.active is not None else None,
+        waiting=one.waiting,
+        running=one.running,
+        done=one.done,
+        dead=one.dead,
+        expired=one.expired,
+        workers_serving=one.serving,
+    )
+
+
+def _gone(one: RetiredOne) -> Entry:
+    """Return what is known of a retired one: nothing waits for it, and nobody serves it."""
+    return Entry(
+        one.handler,
+        one.topic,
+        "retired",
+        active_version=None,
+        waiting=0,
+        running=0,
+        done=one.done,
+        dead=one.dead,
+        expired=one.expired,
+        workers_serving=0,
+    )
 
 
 def _retire(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, cast
 
 import typer
@@ -149,17 +146,6 @@ def _show_usage(error: Any) -> int:
 
 def _show_users_frames(cause: BaseException) -> None:
     """Print the traceback of the user's code, without the frames that led there."""
-    trace: TracebackType | None = cause.__traceback__
-    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
-        trace = trace.tb_next
-    shown = traceback.TracebackException(type(cause), cause, trace)
-    say(paint("".join(shown.format()).rstrip(), "dim", sys.stderr))
+    from headrace.runtime.frames import users_traceback
 
-
-_PACKAGE = str(Path(__file__).parents[1])
-#: Between us and the providers of an app.
-_CONTEXTLIB = contextlib.__file__
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith((_PACKAGE, "<frozen importlib")) or "/importlib/" in file or file == _CONTEXTLIB
+    say(paint(users_traceback(cause, ours=False).rstrip(), "dim", sys.stderr))

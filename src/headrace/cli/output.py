@@ -13,6 +13,7 @@ from typing import IO, Any
 from uuid import UUID
 
 from headrace import errors
+from headrace.errors.tree import MESSAGE_CHARS_MAX, bounded
 from headrace.world import SystemClock
 
 
@@ -75,7 +76,7 @@ def say(text: str = "") -> None:
 
 def warn(text: str) -> None:
     """Tell of something that is wrong, without ending."""
-    say(f"{paint('warning:', 'yellow', sys.stderr)} {text}")
+    say(f"{paint('warning:', 'yellow', sys.stderr)} {bounded(text, MESSAGE_CHARS_MAX)}")
 
 
 def show_error(error: errors.HeadraceError, prefix: str = "") -> None:

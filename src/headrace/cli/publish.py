@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -82,9 +82,13 @@ def _publish(  # noqa: PLR0913, PLR0917 - one parameter per option
 ) -> int:
     """Publish events; a receipt per event on stdout, as JSON lines, once they are on disk."""
     from headrace.cli.target import load
+    from headrace.settings import MEMORY
 
     app = load(target)
     app.configure({"journal": journal, "index": index})
+    if app.settings.journal == MEMORY:
+        problem = "a journal in memory ends with this command: nothing would remain"
+        raise errors.CommandInvalid(problem=problem, hint="name a file with --journal or HEADRACE_JOURNAL")
     contract = app.contracts.get(kind)
     if contract is None:
         known = ", ".join(app.contracts) or "none"
@@ -120,11 +124,22 @@ def _single(payload: str) -> bytes | None:
 
 
 def _file(payload: str) -> Path:
-    file = Path(payload[1:])
-    if not file.is_file():
-        raise errors.CommandInvalid(
-            problem=f"there is no file {file}", hint="@FILE is relative to this folder"
-        )
+    """Return the file that is named; a pipe will do, as ``@<(zcat old.jsonl.gz)`` gives one."""
+    file, problem = Path(payload[1:]), ""
+    try:
+        if payload == "@":
+            problem = "@ names no file"
+        elif stat.S_ISDIR(file.stat().st_mode):
+            problem = f"{file} is a folder"
+        elif not os.access(file, os.R_OK):
+            problem = f"{file} may not be read by this user"
+    except FileNotFoundError:
+        problem = f"there is no file {file}"
+    except OSError as fault:
+        problem = f"{payload} cannot be read ({fault.strerror})"
+    if problem:
+        hint = "@FILE is relative to this folder; - is standard input"
+        raise errors.CommandInvalid(problem=problem, hint=hint)
     return file
 
 
@@ -166,7 +181,7 @@ class Shaping(NamedTuple):
         fields = fields_of(self.contract.type, text)
         event_id = None
         if self.id_field is not None:
-            event_id = self._id(fields.get(self.id_field), self.id_field)
+            event_id = self._id(fields, self.id_field)
             if self.id_field not in self._known():
                 del fields[self.id_field]
         field = self.contract.key_field
@@ -177,8 +192,12 @@ class Shaping(NamedTuple):
                 raise errors.KeyInvalid(type=self.contract.type, problem=problem)
         return self.contract.decode(object_of(fields)), event_id
 
-    def _id(self, value: bytes | None, field: str) -> str:
-        found = None if value is None else json.loads(value)
+    def _id(self, fields: Mapping[str, bytes], field: str) -> str:
+        if field not in fields:
+            problem = f"the payload has no field {field!r}, which --id-field names"
+            hint = f"it has {', '.join(fields) or 'none'}"
+            raise errors.EnvelopeInvalid(attribute="event_id", problem=problem, hint=hint)
+        found = json.loads(fields[field])
         if isinstance(found, bool) or not isinstance(found, (str, int)) or found == "":
             problem = f"the field {field!r} of the payload holds neither text nor a whole number"
             raise errors.EnvelopeInvalid(attribute="event_id", problem=problem)

@@ -20,6 +20,8 @@ from headrace.cli.access import warn_of_environment
 from headrace.cli.options import Index, Journal, Target, examples
 from headrace.cli.output import Exit, counted, plain, say
 from headrace.lens.logs import JsonLines, TextLines
+from headrace.settings import without_secrets
+from headrace.wiring import on_kafka
 from headrace.world import SystemClock
 
 if TYPE_CHECKING:
@@ -185,11 +187,7 @@ class Process:
         self._watch_signals()
         async with app:
             worker = app.worker(observer=watch.counts if watch else None)
-            try:
-                await worker.start()
-            except BaseException:
-                await worker.finish()
-                raise
+            await worker.start_or_finish()
             self._tell_start(app, worker)
             if self._ready_fd is not None:
                 os.write(self._ready_fd, b"\n")
@@ -231,7 +229,11 @@ class Process:
     # --- words --------------------------------------------------------------------------------
 
     def _tell_start(self, app: App, worker: Worker) -> None:
-        say(f"{self._name}{app.name} on {app.settings.journal}, {app.settings.durability} durability")
+        settings = app.settings
+        kept = (
+            "" if on_kafka(settings) else f", {settings.durability} durability"
+        )  # brokers have rules of their own
+        say(f"{self._name}{app.name} on {without_secrets(settings.journal)}{kept}")
         for server in worker.servers:
             serving = server.versions.serving
             version = serving.plan.version.name if serving else "none: not the active version"

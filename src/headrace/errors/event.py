@@ -21,6 +21,19 @@ class ContractInvalid(EventError):
     fault = Fault.YOURS
 
 
+class NotAnEvent(ContractInvalid):
+    """{place} cannot be published: it is {found}.
+
+    What is published is an event, or a list of events and of pairs of an event and its `Options`. Nothing was
+    written.
+
+    Hint: make an instance, ``await app.publish(Ticket(customer="ada"))``.
+    """
+
+    code = "HR-E118"
+    fault = Fault.YOURS
+
+
 class TypeTwice(EventError):
     """Two event classes are both named {type}: {first} and {second}.
 
@@ -40,8 +53,8 @@ class PayloadInvalid(EventError):
     Every fault of the payload is listed with its path. A publish was refused and nothing written; a
     stored event goes to the dead letters with its original bytes.
 
-    Hint: compare the payload with the fields of the event class; after a change of the class redrive
-    with ``headrace dlq redrive``.
+    Hint: compare the payload with the fields of the event class. A dead letter: after a change of the class
+    ``headrace dlq redrive`` tries it again.
     """
 
     code = "HR-E103"

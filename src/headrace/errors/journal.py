@@ -12,7 +12,7 @@ class JournalError(HeadraceError):
 class JournalBusy(JournalError):
     """Journal {path} was locked by another writer for {waited_s} s.
 
-    The call was given up; nothing was written. Workers try again by themselves.
+    The call was given up; nothing was written. Workers at work try again by themselves.
 
     Hint: a process stopped inside a write holds the lock: look for one in state T with
     ``ps -o pid,stat,cmd``.
@@ -26,9 +26,11 @@ class JournalBusy(JournalError):
 class JournalUnavailable(JournalError):
     """Journal {path} does not answer.
 
-    Nothing was written. Workers keep what they hold and try again, with a growing wait.
+    Nothing was written. Workers at work keep what they hold and try again, with a growing wait; what only
+    starts, ends.
 
-    Hint: check the disk and the permissions of the file and of its folder.
+    Hint: check the disk and the permissions of the file and of its folder; of brokers and databases, whether
+    they run and can be reached from here.
     """
 
     code = "HR-E202"
@@ -81,6 +83,21 @@ class DiskFull(JournalError):
     """
 
     code = "HR-E206"
+    fault = Fault.THEIRS
+    retryable = True
+
+
+class FileLimited(DiskFull):
+    """Journal {path} may not grow: this process may not write files of more than {limit_bytes} bytes.
+
+    The disk itself may have room. The transaction was rolled back as a whole. Workers keep their results and
+    try again.
+
+    Hint: raise the limit where the process is started: ``ulimit -f unlimited``, ``LimitFSIZE=infinity`` of a
+    service.
+    """
+
+    code = "HR-E232"
     fault = Fault.THEIRS
     retryable = True
 

@@ -11,6 +11,18 @@ from functools import partial
 from string import Formatter
 from typing import Any, ClassVar
 
+#: What a message quotes, a name or a value, and a whole message with its detail: what a person reads.
+QUOTED_CHARS_MAX, MESSAGE_CHARS_MAX = 500, 4_000
+
+
+def bounded(text: str, chars_max: int) -> str:
+    """Return text of which the middle is left out where it is longer than a message may quote."""
+    if len(text) <= chars_max:
+        return text
+    tail = chars_max // 4
+    head = chars_max - tail
+    return f"{text[:head]}... ({len(text) - chars_max:,} characters left out) ...{text[-tail:]}"
+
 
 class Fault(enum.Enum):
     """Who has to act."""
@@ -26,6 +38,10 @@ class _Lenient(Formatter):
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
         """Return the context value, or ``?`` where there is none."""
         return kwargs.get(key, "?") if isinstance(key, str) else super().get_value(key, args, kwargs)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Return a value as text that is no longer than a message may quote."""
+        return bounded(str(super().format_field(value, format_spec)), QUOTED_CHARS_MAX)
 
 
 _FORMAT = _Lenient()
@@ -54,15 +70,15 @@ class HeadraceError(Exception):
 
     @property
     def message(self) -> str:
-        """One sentence: what happened, with the context filled in, then the detail."""
+        """One sentence: what happened, with the context filled in, then the detail; long ones are cut."""
         told = _FORMAT.vformat(headline(type(self)), (), self.context)
-        return f"{told} {self.detail}".rstrip()
+        return bounded(f"{told} {self.detail}".rstrip(), MESSAGE_CHARS_MAX)
 
     @property
     def hint(self) -> str:
         """What you can do, or an empty string."""
         if self._hint is not None:
-            return self._hint
+            return bounded(self._hint, MESSAGE_CHARS_MAX)
         return _FORMAT.vformat(_paragraph(type(self), "Hint:"), (), self.context)
 
 

@@ -18,12 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field, SecretBytes, SecretStr, Valid
 from pydantic_core import PydanticSerializationError
 
 from headrace import errors
+from headrace.errors.tree import bounded
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+#: Topics that Headrace makes itself: those that begin like this, the dead letters of a topic, and the sides
+#: of its replays.
+OWN, DEAD_SUFFIX, SIDE_INFIX = "headrace", ".dlq", ".side."
 #: Kafka's metadata and most tools cope with short keys; a key is an identity, not data.
 KEY_BYTES_MAX = 1_024
 #: As much of a refused value as helps to find it, and no more of what may be private.
-SHOWN_CHARS_MAX = 60
+SHOWN_CHARS_MAX, PATH_CHARS_MAX = 60, 200
 FAULTS_SHOWN_MAX = 20
 _SECRET = re.compile(r"pass|secret|token|api_?key|auth|credential", re.IGNORECASE)
 
@@ -108,11 +112,12 @@ class Event(BaseModel):
         """Compile the contract once pydantic has built the class."""
         super().__pydantic_init_subclass__(**config)
         inherited = cls.__contract__
-        topic = topic or (inherited.topic if inherited else None)
+        if inherited is not None:
+            topic, key = (inherited.topic if topic is None else topic), (key or inherited.key_field)
         if topic is None:
             return
-        key = key or (inherited.key_field if inherited else None)
-        cls.__contract__ = _compile(cls, type or cls.__name__, topic, key, 1 if version is None else version)
+        name = cls.__name__ if type is None else type
+        cls.__contract__ = _compile(cls, name, topic, key, 1 if version is None else version)
         _remember(cls.__contract__)
 
     @classmethod  # type: ignore[no-redef]  # pydantic's mypy plugin has made one already
@@ -140,18 +145,18 @@ def contract_of(cls: type[Event]) -> Contract:
     """Return the contract of an event class; raises `ContractInvalid` for an abstract one, or for none."""
     found: Contract | None = getattr(cls, "__contract__", None)
     if found is None or found.cls is not cls:
-        raise errors.ContractInvalid("It has no topic.", type=cls.__name__)
+        raise _without(cls)
     return found
 
 
+def _without(cls: object) -> errors.ContractInvalid:
+    name = getattr(cls, "__name__", repr(cls))
+    ours = isinstance(cls, type) and issubclass(cls, Event)
+    return errors.ContractInvalid("It has no topic." if ours else "It is no class of events.", type=name)
+
+
 def _compile(cls: type[Event], name: str, topic: str, key: str | None, version: int) -> Contract:
-    for what, text in (("type", name), ("topic", topic)):
-        if not NAME.fullmatch(text):
-            raise errors.ContractInvalid(
-                f"The {what} {text!r} has characters that are not allowed.", type=name
-            )
-    if version < 1:
-        raise errors.ContractInvalid("A schema version starts at 1.", type=name)
+    _check(cls, name, topic, key, version)
     flat = _is_flat(cls)
     return Contract(
         cls=cls,
@@ -165,6 +170,45 @@ def _compile(cls: type[Event], name: str, topic: str, key: str | None, version: 
         encode=_encoder(cls, name, flat=flat),
         decode=_decoder(cls, name),
     )
+
+
+def _check(cls: type[Event], name: object, topic: object, key: object, version: object) -> None:
+    """Raise `ContractInvalid` for class arguments of the wrong kind, and for names that may not be."""
+    for what, text in (("type", name), ("topic", topic)):
+        if not isinstance(text, str):
+            raise errors.ContractInvalid(f"The {what} is text, not {text!r}.", type=cls.__name__)
+        if not NAME.fullmatch(text):
+            problem = (
+                f"The {what} {text!r} has characters that are not allowed."
+                if text
+                else f"Its {what} is empty."
+            )
+            raise errors.ContractInvalid(problem, type=name or cls.__name__)
+    if not (key is None or isinstance(key, str)):
+        raise errors.ContractInvalid(f"The key is the name of a field, not {key!r}.", type=name)
+    if type(version) is not int:
+        raise errors.ContractInvalid(f"The version is a whole number, not {version!r}.", type=name)
+    if version < 1:
+        raise errors.ContractInvalid("A schema version starts at 1.", type=name)
+    ours = cls.__module__.startswith(f"{OWN}.")
+    if not ours and (taken := _taken(str(topic))):
+        hint = (
+            'choose another, such as ``topic="support.tickets"``; what lies in those of Headrace is shown by'
+        )
+        hint += " ``headrace tail --side`` and ``headrace dlq``"
+        raise errors.ContractInvalid(
+            f"The topic {topic!r} is of Headrace itself: {taken}.", type=name, hint=hint
+        )
+
+
+def _taken(topic: str) -> str:
+    """Say what Headrace would itself put into a topic of this name; nothing: it is free."""
+    if topic.startswith(f"{OWN}."):
+        return f"names that begin with {OWN}. are of its ledgers and records"
+    if topic.endswith(DEAD_SUFFIX):
+        return f"dead letters go into topics that end in {DEAD_SUFFIX}"
+    _, found, side = topic.partition(SIDE_INFIX)
+    return f"sides of replays go into topics that end in {SIDE_INFIX}NAME" if found and side else ""
 
 
 def _encoder(cls: type[Event], name: str, *, flat: bool) -> Callable[[Event], bytes]:
@@ -316,7 +360,7 @@ def refusal(cls: type[Event], name: str, fault: ValidationError) -> errors.Event
 
 def _path(loc: tuple[int | str, ...]) -> str:
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
-    return text.lstrip(".") or "(payload)"
+    return bounded(text.lstrip("."), PATH_CHARS_MAX) or "(payload)"
 
 
 def _shown(cls: type[Event], loc: tuple[int | str, ...], value: object) -> str:

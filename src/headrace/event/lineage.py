@@ -110,26 +110,29 @@ def text_of(event_id: bytes) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def id_of(value: UUID | str | bytes, source: str) -> bytes:
+def id_of(value: UUID | str | bytes, source: str, attribute: str = "event_id") -> bytes:
     """Return the 16 bytes of an id given by a user: a UUID in any form, else a name of the source.
 
-    Raises `EnvelopeInvalid` for bytes that are not 16, and for text that is empty, too long, or not UTF-8.
+    Raises `EnvelopeInvalid` with the attribute for bytes that are not 16, and for text that is empty, too
+    long, or not UTF-8.
     """
     if isinstance(value, UUID):
         return value.bytes
     if isinstance(value, bytes):
         if len(value) != ID_BYTES:
-            raise errors.EnvelopeInvalid(attribute="event_id", problem=f"it has {len(value)} bytes, not 16")
+            raise errors.EnvelopeInvalid(attribute=attribute, problem=f"it has {len(value)} bytes, not 16")
         return value
-    check_text("event_id", value, ID_CHARS_MAX)
+    check_text(attribute, value, ID_CHARS_MAX)
     try:
         return UUID(value).bytes
     except ValueError:
         return foreign_id(source, value)
 
 
-def check_text(attribute: str, text: str, chars_max: int) -> None:
+def check_text(attribute: str, text: object, chars_max: int) -> None:
     """Raise `EnvelopeInvalid` unless an attribute is text of 1 to ``chars_max`` characters in UTF-8."""
+    if not isinstance(text, str):
+        raise errors.EnvelopeInvalid(attribute=attribute, problem=f"it is {type(text).__name__}, not text")
     problem = "" if 1 <= len(text) <= chars_max else f"it has {len(text)} characters, 1 to {chars_max} may be"
     try:
         text.encode()

@@ -30,6 +30,10 @@ class RetryPolicy:
             if type(number := getattr(self, name)) is not int:
                 problem = f"{name} is a whole number, not {number!r}"
                 raise errors.SettingInvalid(name="retry", origin="code", problem=problem)
+        for name in ("backoff_first_ms", "backoff_max_ms"):
+            if not isinstance(number := getattr(self, name), (int, float)):
+                problem = f"{name} is a number, not {number!r}"
+                raise errors.SettingInvalid(name="retry", origin="code", problem=problem)
         if self.attempts_max < 1 or self.crash_attempts_max < 1:
             raise errors.SettingInvalid(name="retry", origin="code", problem="an event needs one attempt")
         if not 0 <= self.backoff_first_ms <= self.backoff_max_ms:

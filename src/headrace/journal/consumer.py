@@ -154,6 +154,10 @@ class SqliteConsumer:
         """Look how far behind the partitions held are."""
         return await surveyed(self._db, self._subscription, self._worker)
 
+    async def answers(self) -> None:
+        """Ask the file."""
+        self._db.changed_elsewhere()
+
     async def release(self) -> int:
         """Hand back every partition and leave the subscription; harmless when that is done."""
         self._audience.discard(self)

@@ -124,22 +124,22 @@ class Checkpointer:
         self._copy, self._restart = queries.checkpoint, queries.checkpoint_restart
         self._wanted = threading.Event()
         self._stopped = False
-        self._idle = True
+        self._running = False
         self._thread = threading.Thread(target=self._run, name="headrace-checkpoint", daemon=True)
         self._thread.start()
 
     def ask(self) -> None:
         """Have a checkpoint made soon."""
-        self._idle = False
         self._wanted.set()
 
     def idle(self) -> bool:
         """Return whether none is running or asked for."""
-        return self._idle
+        return not (self._wanted.is_set() or self._running)
 
     def _run(self) -> None:
         while True:
             self._wanted.wait()
+            self._running = True  # before it is taken for answered: at no moment is it neither
             self._wanted.clear()
             if self._stopped:
                 return
@@ -148,7 +148,7 @@ class Checkpointer:
                 elsewhere, *_ = self._db.execute(self._copy).fetchall()[0]
                 if not elsewhere:
                     self._db.execute(self._restart).fetchall()
-            self._idle = True
+            self._running = False  # what was asked for meanwhile is wanted still
 
     def close(self) -> None:
         """Stop the thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -19,6 +20,8 @@ from headrace.ports import Clock
 #: "HDRC" in ASCII, in the header of the file.
 APPLICATION_ID = 0x48445243
 MEMORY = ":memory:"
+#: A page of the file, or a step of the -shm: no write of SQLite is larger.
+WRITE_BYTES_MAX = 65_536
 
 
 class Form(NamedTuple):
@@ -198,6 +201,8 @@ def translated(fault: apsw.Error, path: str) -> errors.JournalError:
         (apsw.NotADBError, errors.JournalForeign),
         (apsw.ConnectionClosedError, errors.JournalClosed),
     )
+    if isinstance(fault, (apsw.FullError, apsw.IOError)) and (limit := _limit(path)):
+        return errors.FileLimited(path=path, limit_bytes=f"{limit:,}")
     for theirs, ours in kinds:
         if isinstance(fault, theirs):
             return ours(path=path)
@@ -210,6 +215,19 @@ def translated(fault: apsw.Error, path: str) -> errors.JournalError:
     return errors.JournalUnavailable(str(fault), path=path)
 
 
+def _limit(path: str) -> int:
+    """Return the limit on the size of files that a write to the journal has met; 0: none is so near.
+
+    SQLite tells of a write that would pass it as of a full disk, or of any other fault of it.
+    """
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    files = (Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm"))
+    largest = max((file.stat().st_size for file in files if file.exists()), default=0)
+    return limit if limit != resource.RLIM_INFINITY and largest + WRITE_BYTES_MAX > limit else 0
+
+
 @contextmanager
 def mapped(path: str) -> Generator[None]:
     """Turn errors of SQLite and of the system into coded ones."""
@@ -218,4 +236,6 @@ def mapped(path: str) -> Generator[None]:
     except apsw.Error as fault:
         raise translated(fault, path) from fault
     except OSError as fault:
+        if fault.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise errors.DiskFull(path=path) from fault
         raise errors.JournalUnavailable(str(fault), path=path) from fault

@@ -82,6 +82,10 @@ class Consumer(Protocol):
         """Look how far behind the partitions held are; may take a while, and changes nothing."""
         ...
 
+    async def answers(self) -> None:
+        """Ask all parts of the journal; raises the `JournalError` family while one of them is away."""
+        ...
+
     async def release(self) -> int:
         """Hand back every partition; open work has been settled before.  Return how many were released."""
         ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from headrace.ports import (
     Row,
     Waiting,
 )
+from headrace.runtime.frames import users_traceback
 from headrace.runtime.gather import Ask, Gather
 from headrace.runtime.plan import Plan
 
@@ -241,5 +241,5 @@ def _said(error: BaseException) -> str:
 def _stack(error: BaseException) -> str:
     if isinstance(error, errors.HeadraceError) and error.__traceback__ is None:
         return ""
-    text = "".join(traceback.format_exception(error))
+    text = users_traceback(error)
     return text if len(text) <= TRACEBACK_CHARS_MAX else "...\n" + text[-TRACEBACK_CHARS_MAX:]

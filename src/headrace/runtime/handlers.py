@@ -77,11 +77,13 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
     local_names: Mapping[str, Any],
 ) -> Handler:
     """Return the handler of a function; raises `SignatureInvalid` with what is wrong."""
+    _check_named(app, fn, name)
     full_name = f"{app}.{name or getattr(fn, '__name__', '')}"
     if not NAME.fullmatch(full_name):
         raise errors.SignatureInvalid(
             handler=full_name, problem="the name has characters that are not allowed"
         )
+    _check_kinds(full_name, was, rate_per_s)
     former = _former(full_name, app, was)
     hints = _hints(fn, full_name, local_names)
     parameters = list(inspect.signature(fn).parameters.values())
@@ -119,6 +121,26 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
         was=former,
         where=_where(fn),
     )
+
+
+def _check_named(app: str, fn: object, name: object) -> None:
+    problem = ""
+    if not callable(fn):
+        problem = f"{fn!r} is no function"
+    elif not (name is None or isinstance(name, str)):
+        problem = f"name is text, not {name!r}"
+    if problem:
+        raise errors.SignatureInvalid(handler=f"{app}.{getattr(fn, '__name__', '?')}", problem=problem)
+
+
+def _check_kinds(handler: str, was: object, rate_per_s: object) -> None:
+    problem = ""
+    if not (was is None or isinstance(was, str)):
+        problem = f"was is a name, not {was!r}"
+    elif not (rate_per_s is None or isinstance(rate_per_s, (int, float))):
+        problem = f"rate_per_s is a number, not {rate_per_s!r}"
+    if problem:
+        raise errors.SignatureInvalid(handler=handler, problem=problem)
 
 
 def _former(handler: str, app: str, was: str | None) -> str | None:
@@ -160,7 +182,7 @@ def _check_parts(handler: str, retry: object, model: object) -> None:
     problem = ""
     if not (retry is None or isinstance(retry, RetryPolicy)):
         problem = f"retry is a RetryPolicy, not {retry!r}"
-    elif not (model is None or callable(getattr(model, "load", None))):
+    elif isinstance(model, type) or not (model is None or callable(getattr(model, "load", None))):
         problem = f"model is a Model, as Model.onnx makes one, not {model!r}"
     if problem:
         raise errors.SignatureInvalid(handler=handler, problem=problem)

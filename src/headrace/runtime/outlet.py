@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as Late
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
+
+from pydantic import BaseModel
 
 from headrace import errors
 from headrace.event.contract import Contract, Event, contract_of
@@ -31,15 +33,47 @@ class Published(NamedTuple):
 
 
 def unit_of(event: Event | Several, options: Options) -> Sequence[tuple[Event, Options]]:
-    """Return what is published as one unit; raises `EnvelopeInvalid` where several would share an option."""
+    """Return what is published as one unit.
+
+    Raises `EnvelopeInvalid` where several would share an option, `NotAnEvent` for what is none.
+    """
     if isinstance(event, Event):
         return [(event, options)]
+    if not _are_several(event):
+        raise _no_event("The argument", event)
     shared = Options(parents=options.parents)
     if options != shared:
         given = next(at for at in Options.__slots__ if getattr(options, at) != getattr(shared, at))
         problem = "several events cannot share it; publish pairs of an event and its Options"
         raise errors.EnvelopeInvalid(attribute=given, problem=problem)
-    return [one if isinstance(one, tuple) else (one, shared) for one in event]
+    return [_pair(one, shared, at) for at, one in enumerate(event)]
+
+
+def _are_several(found: object) -> bool:
+    one = isinstance(found, (type, str, bytes, Mapping, BaseModel))
+    return isinstance(found, Iterable) and not one
+
+
+def _pair(one: object, shared: Options, at: int) -> tuple[Event, Options]:
+    """Return an event of several with its options."""
+    hint = 'a pair is ``(event, Options(event_id="..."))``'
+    match one:
+        case Event():
+            return one, shared
+        case (Event() as event, Options() as options):
+            return event, options
+        case (Event(), object() as wrong):
+            raise _no_event(f"[{at}][1]", wrong, hint)
+        case _:
+            raise _no_event(f"[{at}]", one, hint if isinstance(one, tuple) else None)
+
+
+def _no_event(place: str, found: object, hint: str | None = None) -> errors.NotAnEvent:
+    kind = type(found).__name__
+    told = "None" if found is None else f"of type {kind}, not an event"
+    if isinstance(found, type):
+        told = f"the class {found.__name__}, not an event"
+    return errors.NotAnEvent(place=place, found=told, hint=hint)
 
 
 class Outlet:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headrace.event.contract import Contract, Event
+from headrace.event.contract import SIDE_INFIX, Contract, Event
 from headrace.event.envelope import Stamp
 from headrace.event.lineage import Derivation
 from headrace.ports import Journal, TopicInfo, VersionInfo
@@ -49,7 +49,7 @@ class Beside(NamedTuple):
 
 def side_topic(topic: str, side: str) -> str:
     """Return where the results of a side lie that would lie in a topic."""
-    return f"{topic}.side.{side}"
+    return f"{topic}{SIDE_INFIX}{side}"
 
 
 def as_async(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:

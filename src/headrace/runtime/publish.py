@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from types import NoneType
+from typing import Any, TypedDict
 from uuid import UUID
 
 from headrace import errors
@@ -36,6 +37,42 @@ class Options:
     traceparent: str | None = None
     tracestate: str = ""
     headers: Mapping[str, bytes] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is of the wrong kind, where it is said; what is wrong inside is found on publishing."""
+        for name, (kinds, wanted) in _KINDS.items():
+            if not isinstance(value := getattr(self, name), kinds):
+                raise errors.EnvelopeInvalid(attribute=name, problem=_unlike(value, wanted))
+        if self.parents:
+            _check_parents(self.parents)
+
+
+_ID = (UUID, str, bytes)
+_PARENT = (*_ID, Envelope)
+#: What each option may be, and how that is told.  The likely kinds stand first: asking an abstract one takes
+#: ten times as long.
+_KINDS: dict[str, tuple[tuple[type[Any], ...], str]] = {
+    "event_id": ((NoneType, *_ID), "a UUID, text or 16 bytes"),
+    "parents": ((tuple, list, Sequence), "a list of ids or envelopes"),
+    "traceparent": ((NoneType, str), "text"),
+    "tracestate": ((str,), "text"),
+    "headers": ((NoneType, dict, Mapping), "a mapping of text to bytes"),
+}
+
+
+def _unlike(value: object, wanted: str) -> str:
+    return f"it is {value if value is None else type(value).__name__}, and should be {wanted}"
+
+
+def _check_parents(parents: Sequence[object]) -> None:
+    if isinstance(parents, (str, bytes)):
+        problem = "it is one id, and should be a list of ids or envelopes"
+        raise errors.EnvelopeInvalid(attribute="parents", problem=problem, hint="parents=[...]")
+    for at, one in enumerate(parents):
+        if not isinstance(one, _PARENT):
+            hint = "the id of what was published stands in its receipt: ``receipt.event_id``"
+            problem = _unlike(one, "an id or an envelope")
+            raise errors.EnvelopeInvalid(attribute=f"parents[{at}]", problem=problem, hint=hint)
 
 
 class Said(TypedDict, total=False):
@@ -110,7 +147,7 @@ def _head(contract: Contract, options: Options, source: str, principal: str, cha
     trace = _trace(options, chance)
     return Head(
         stamp=0,
-        parents=tuple(dict.fromkeys(_parent(one, source) for one in options.parents)),
+        parents=tuple(dict.fromkeys(_parent(one, source, at) for at, one in enumerate(options.parents))),
         root=b"",
         trace=trace.trace,
         span=trace.span,
@@ -124,8 +161,8 @@ def _head(contract: Contract, options: Options, source: str, principal: str, cha
     )
 
 
-def _parent(ref: ParentRef, source: str) -> bytes:
-    return ref.event_id.bytes if isinstance(ref, Envelope) else id_of(ref, source)
+def _parent(ref: ParentRef, source: str, at: int) -> bytes:
+    return ref.event_id.bytes if isinstance(ref, Envelope) else id_of(ref, source, f"parents[{at}]")
 
 
 def _trace(options: Options, chance: Chance) -> Trace:

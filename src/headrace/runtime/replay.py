@@ -135,6 +135,10 @@ class Pace:
         """Return the number of partitions held."""
         return self._consumer.held()
 
+    async def answers(self) -> None:
+        """Ask each part of the journal."""
+        await self._consumer.answers()
+
     async def survey(self) -> Survey:
         """Look how far behind the partitions held are."""
         return await self._consumer.survey()

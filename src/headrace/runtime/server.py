@@ -87,6 +87,7 @@ class Server:
             try:
                 progressed = await self.step()
                 if outage_s:
+                    await self.consumer.answers()  # the step may have needed nothing, or a part of it only
                     _log.warning("%s: the journal answers again", self.name)
                 outage_s, self._outage = 0.0, ""
             except errors.JournalError as fault:

@@ -94,6 +94,14 @@ class Worker:
             self.servers.append(await self._server(handler, self._lease))
         self._keep(self._lease, keep=keep)
 
+    async def start_or_finish(self) -> None:
+        """`start`; where that fails, what was opened and joined until then is left again."""
+        try:
+            await self.start()
+        except BaseException:
+            await self.finish()
+            raise
+
     def _keep(self, lease: Lease, *, keep: bool) -> None:
         if keep:
             longest = max((handler.deadline_ms for handler in self._handlers), default=0)

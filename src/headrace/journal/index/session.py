@@ -183,7 +183,8 @@ async def _nothing(_db: Db) -> None:
     pass
 
 
-_HINT = "see whether the server runs and takes connections; headrace connects again by itself"
+#: For whoever has ended with it: workers at work wait for the server, and tell no hint.
+_HINT = "see whether the server runs and takes connections, then do the same again"
 #: Condition codes of PostgreSQL (appendix A of its manual) that ask for something else than patience.
 _KINDS: dict[str, Callable[[str, str], errors.JournalError]] = {
     "53100": lambda path, _: errors.DiskFull(path=path),

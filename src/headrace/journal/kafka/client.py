@@ -76,7 +76,8 @@ _LEASE = (
 #: told once and with a code; ``?log_level=6`` shows the lines as well.
 LOG_LEVEL = 2
 
-_HINT = "see whether the brokers run and can be reached from here; workers connect again by themselves"
+#: For whoever has ended with it: workers at work wait for the brokers, and tell no hint.
+_HINT = "see whether the brokers run and can be reached from here, then do the same again"
 #: For what committed readers cannot reach: brokers that died before the markers of a transaction leave it so.
 STUCK = "if it stays so a transaction hangs: kafka-transactions.sh find-hanging names it, abort ends it"
 #: Errors of a reader beside the groups that say nothing: the end of a partition, and that the group which the

@@ -93,6 +93,10 @@ class KafkaConsumer:
         """Look how far behind the partitions held are, by what the brokers have told last."""
         return await self._share.survey()
 
+    async def answers(self) -> None:
+        """Ask the brokers and the index."""
+        await self._log.answers(self._handler)
+
     async def release(self) -> int:
         """Leave the group; what was in hand has been settled before."""
         count = self.held()

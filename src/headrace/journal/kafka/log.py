@@ -180,6 +180,11 @@ class Log:
                 return looked
             await self.versions.catch_up()
 
+    async def answers(self, handler: str) -> None:
+        """Ask the brokers and the index; raises the `JournalError` family while one of them is away."""
+        await self.opened().check()
+        await self.active(handler)
+
     async def active(self, handler: str) -> int | None:
         """Return the number of a handler's active version, as an index that is not behind has it."""
         while True:

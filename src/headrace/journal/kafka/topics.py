@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from headrace import errors
+from headrace.event import contract
 from headrace.ports import Keep
 
 _log = logging.getLogger("headrace.journal")
@@ -14,7 +15,7 @@ _log = logging.getLogger("headrace.journal")
 #: Copies of a topic that we create, where there are as many brokers; two must have what was accepted.
 REPLICAS_MAX, REPLICAS_IN_SYNC = 3, 2
 #: Topics of our own begin like this; that of the dead letters of a topic ends like that.
-OWN, DEAD_SUFFIX = "headrace", ".dlq"
+OWN, DEAD_SUFFIX = contract.OWN, contract.DEAD_SUFFIX
 #: Payload (1 MiB), headers (64 KiB) and envelope of the largest event there is.
 EVENT_BYTES_MAX = 1_310_720
 #: As much, with an error and its traceback of four bytes a character.
