@@ -173,7 +173,7 @@ def test_notify_files_that_were_emptied_tell_all_the_same(tmp_path: Path) -> Non
 
     async def main() -> None:
         db = connection(tmp_path / "j.db")
-        for one in ("all", *range(SLOTS)):
+        for one in ("all", "all-disk", *range(SLOTS)):
             os.truncate(f"{notify_path(db.file)}/{one}", 0)
         async with watched(db, flushed=False) as told:
             await db.write(put(db, "a"))

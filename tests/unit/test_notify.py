@@ -107,7 +107,7 @@ def test_a_file_that_was_deleted_is_told_like_everything(folder: str) -> None:
         return found
 
     assert ALL in asyncio.run(main())
-    assert len(list(Path(folder).iterdir())) == SLOTS + 1
+    assert len(list(Path(folder).iterdir())) == 2 * (SLOTS + 1)
 
 
 def test_the_one_file_of_before_makes_room_for_the_folder(folder: str) -> None:

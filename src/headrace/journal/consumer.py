@@ -64,7 +64,7 @@ class SqliteConsumer:
         self._joined = False
         self._told = True
         self._skipped = 0
-        self._known: frozenset[int] = frozenset()
+        self._known = frozenset[int]()
         self.rebalances = 0
         self._audience = audience  # those who are told of commits
 
@@ -74,7 +74,8 @@ class SqliteConsumer:
         """Take free and expired partitions up to the fair share, mark surplus as leaving."""
         if self._db.row(self._queries.member_known, (self._sub, self._worker)) is None:
             # New, or forgotten after a long stop.
-            await self._db.write(self._join, disk=Disk.SOON, tell=False)
+            join = partial(self._db.ex, self._queries.member_add, (self._sub, self._worker))
+            await self._db.write(join, disk=Disk.SOON, tell=False)
         self._joined = True
         self._audience.add(self)
         forgotten = self._drop_lost()
@@ -90,9 +91,6 @@ class SqliteConsumer:
         self.rebalances += self._known != self._parts.keys()
         self._known = frozenset(self._parts)
         return len(self._parts)
-
-    def _join(self) -> None:
-        self._db.ex(self._queries.member_add, (self._sub, self._worker))
 
     def _now(self) -> tuple[str, int]:
         return self._db.clock.boot_id(), self._db.clock.boot_ns()
@@ -126,6 +124,7 @@ class SqliteConsumer:
 
     def _see_redriven(self) -> None:
         """Learn of events that another process made waiting again."""
+        self._told = False
         for tp, seq in self._db.rows(self._queries.open_redriven, (self._sub,)):
             held = self._parts.get(tp)
             if held is not None and seq not in held.open:
@@ -187,7 +186,6 @@ class SqliteConsumer:
             if not found:
                 if self._told:
                     self._see_redriven()
-                    self._told = False
                 if not self._anything_due():
                     return None
         claim = partial(self._claim, limit, version, found)
@@ -196,8 +194,8 @@ class SqliteConsumer:
         return batch
 
     def _anything_due(self) -> bool:
-        now = self._db.clock.boot_ns()
-        return any(held.waiting and held.due(now, 1) for held in self._parts.values())
+        waiting = [held for held in self._parts.values() if held.waiting]
+        return bool(waiting) and any(held.due(self._db.clock.boot_ns(), 1) for held in waiting)
 
     def _look(self, limit: int) -> dict[int, Found]:
         """Return the next events, without the write lock."""
@@ -388,7 +386,7 @@ class SqliteConsumer:
     def hear(self, tell: Tell) -> None:
         """Take note of a commit: of one that may have added events to the given topics, or to any."""
         if tell is True or (tell and self._subscription.topic.id in tell):
-            self._told |= tell is True  # else it is known what was committed: no events that wait again
+            self._told |= tell is True  # else they are new, and none that wait again
             self._scan.seen_all = False
             self._woken.set()
 

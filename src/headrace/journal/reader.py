@@ -46,6 +46,7 @@ class Reader:
             self.path = source
         self._in_snapshot = not isinstance(source, str)
         self._topics: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
         self._stamps: dict[int, Stamp] = {}
 
     def close(self) -> None:
@@ -83,9 +84,9 @@ class Reader:
 
     def watch(self, wake: Callable[[], None], *, topic: str | None = None) -> Watch:
         """Have ``wake`` called when somebody may have put events on disk (of a topic)."""
-        numbers = [number for number, name in self.rows(self._queries.topic_names) if name == topic]
-        folder = notify_path(self.path)
-        return Watch(folder, lambda _: wake(), topics=numbers or None, flushed=True)
+        number = None if topic is None else self._number(topic)
+        topics = None if number is None else [number]
+        return Watch(notify_path(self.path), lambda _: wake(), topics=topics, flushed=True)
 
     # --- by offset ----------------------------------------------------------------------------
 
@@ -97,7 +98,7 @@ class Reader:
         if topic is None:
             rows = self.rows(self._queries.events, (after, count))
         else:
-            rows = self.rows(self._queries.events_of_topic, (after, topic, count))
+            rows = self.rows(self._queries.events_of_topic, (after, self._number(topic), count))
         return [self.event(row) for row in rows]
 
     def newest(self, count: int, *, topic: str | None = None, fits: Fits = always) -> list[StoredEvent]:
@@ -199,6 +200,12 @@ class Reader:
         if number not in self._topics:
             self._topics = dict(self.rows(self._queries.topic_names))
         return self._topics.get(number, f"#{number}")
+
+    def _number(self, topic: str) -> int | None:
+        """Return the number of a topic, or ``None`` as long as there is none of this name."""
+        if topic not in self._numbers:
+            self._numbers = {name: number for number, name in self.rows(self._queries.topic_names)}
+        return self._numbers.get(topic)
 
     def _stamp(self, number: int) -> Stamp:
         found = self._stamps.get(number)

@@ -28,8 +28,7 @@ SELECT coalesce(max(seq), 0) FROM event;
 SELECT seq, tp, eid, depth, head, body FROM event WHERE seq > ? ORDER BY seq LIMIT ?;
 -- name: events_of_topic
 -- Events of one topic above an offset, in commit order over its partitions.
-SELECT seq, tp, eid, depth, head, body FROM event
-WHERE tp >> 10 = (SELECT id FROM topic WHERE name = ?2) AND seq > ?1 ORDER BY seq LIMIT ?3;
+SELECT seq, tp, eid, depth, head, body FROM event WHERE tp >> 10 = ?2 AND seq > ?1 ORDER BY seq LIMIT ?3;
 -- name: events_before
 -- Events of all topics below an offset, newest first.
 SELECT seq, tp, eid, depth, head, body FROM event WHERE seq < ? ORDER BY seq DESC LIMIT ?;
