@@ -108,7 +108,7 @@ class Bench:
         self.sent, self.read = Sent, Read
         self.handler = f"{self.name}.handle"
 
-    def app(self, faults: Faults | None = None) -> App:
+    def app(self, faults: Faults | None = None, version: str = "1") -> App:
         """Return a worker's app."""
         settings = Settings(journal=self.url, index=str(self.index), lease_ms=6_000)
         app = App(self.name, settings=settings, events=[self.sent, self.read])
@@ -121,7 +121,7 @@ class Bench:
             return read(who=event.who, number=event.number)  # type: ignore[attr-defined]
 
         handle.__annotations__ = {"event": sent, "return": read}
-        app.handler(retry=self._policy)(handle)
+        app.handler(retry=self._policy, version=version)(handle)
         app.place_in(World(faults=faults))
         return app
 

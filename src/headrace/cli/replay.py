@@ -36,6 +36,7 @@ _REASONS = {
     "dead": "dead letters of this version: redrive them",
     "handled": "handled by this version live",
     "replayed": "with another replay of this version",
+    "expired": "deleted by retention",
 }
 
 
@@ -175,11 +176,8 @@ class _Run:
         """Plan or carry out; returns the exit code."""
         from headrace.cli.access import reading
         from headrace.runtime.replay import ReplayWorker
-        from headrace.wiring import can_replay
 
         settings = self._app.settings
-        if not can_replay(settings):
-            raise errors.ReplayUnsupported
         async with reading(settings.journal, settings.index) as look:
             # Nothing is made where there is no journal.
             if self._chain is not None:
