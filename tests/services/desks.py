@@ -18,6 +18,7 @@ from tests.services.reading import committed
 
 from headrace import App, Event, RetryPolicy, errors
 from headrace.app import World
+from headrace.journal.index.postgres import PostgresIndex
 from headrace.journal.index.sqlite import SqliteIndex
 from headrace.journal.kafka import letters
 from headrace.journal.kafka.client import cluster_of
@@ -26,6 +27,7 @@ from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.rules import violations
 from headrace.journal.kafka.survey import Survey
 from headrace.ports import Faults, NoFaults
+from headrace.ports.index import Index
 from headrace.ports.look import Filter, Letter, Violation
 from headrace.settings import Settings
 from headrace.testing import CrashAt
@@ -36,10 +38,14 @@ ALL = Filter(decided=True)
 
 
 @asynccontextmanager
-async def opened(url: str, index: Path, faults: Faults | None = None) -> AsyncGenerator[KafkaJournal]:
-    """Open a journal with its index in a file."""
+async def opened(url: str, index: Path | str, faults: Faults | None = None) -> AsyncGenerator[KafkaJournal]:
+    """Open a journal with its index in a file, or in a database."""
     clock, chance, told = SystemClock(), SystemChance(), faults or NoFaults()
-    beside = SqliteIndex(str(index), clock=clock, chance=chance, faults=told)
+    beside: Index
+    if str(index).startswith("postgresql:"):
+        beside = PostgresIndex(str(index), clock=clock, faults=told)
+    else:
+        beside = SqliteIndex(str(index), clock=clock, chance=chance, faults=told)
     journal = KafkaJournal(cluster_of(url), beside, clock=clock, chance=chance, faults=told)
     await journal.open()
     try:
@@ -86,7 +92,8 @@ class Bench:
     def __init__(
         self, broker: str, folder: Path, *, name: str = "", attempts_max: int = 1, backoff_ms: int = 1
     ) -> None:
-        self.broker, self.index = broker, folder / "index.db"
+        self.broker = broker
+        self.index: Path | str = folder / "index.db"
         self.url = f"kafka://{broker}"
         self.name = name or f"n{uuid4().hex[:8]}"
         self.broken: set[int] = set()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.services.desks import Bench
+from tests.services.desks import Bench, serving, until
 from tests.services.reading import Found, committed
 
 from headrace import App
@@ -19,6 +20,23 @@ from headrace.testing import CrashAt
 NEW = "2"
 #: The side of all replays here but where another is named.
 SIDE = "trial"
+
+
+async def lived(bench: Bench, numbers: range, version: str = "1") -> None:
+    """Publish events and have a version handle them."""
+    async with serving(bench.app(version=version)) as app:
+        await bench.publish(app, numbers)
+        await closed(bench, numbers.stop)
+
+
+async def closed(bench: Bench, count: int) -> None:
+    """Wait until so many events are closed live, as the ledger says."""
+
+    async def enough() -> bool:
+        found = await bench.positions()
+        return found["done"] + found["dead"] >= count and not found["open"]
+
+    await until(enough)
 
 
 def order(bench: Bench, **wanted: Any) -> Order:
@@ -42,11 +60,11 @@ async def planned(bench: Bench, version: str = NEW, **wanted: Any) -> ReplayPlan
 
 
 async def replayed(
-    bench: Bench, version: str = NEW, *, faults: CrashAt | None = None, **wanted: Any
+    bench: Bench, wanted: dict[str, Any] | None = None, *, version: str = NEW, faults: CrashAt | None = None
 ) -> ReplayState | ReplayPlan:
     """Run a replay to its end; a plan comes back where there is nothing to do."""
     async with bench.app(faults, version) as app:
-        one = worker(bench, app, **wanted)
+        one = worker(bench, app, **(wanted or {}))
         begun = await one.begin()
         if isinstance(begun, ReplayPlan):
             await one.finish()
@@ -55,18 +73,21 @@ async def replayed(
         return await one.state()
 
 
+async def ran(bench: Bench, wanted: dict[str, Any] | None = None, *, version: str = NEW) -> ReplayState:
+    """Run a replay that has something to do to its end."""
+    state = await replayed(bench, wanted, version=version)
+    assert isinstance(state, ReplayState)
+    assert state.complete
+    assert state.allotted == state.done + state.dead + state.expired
+    return state
+
+
 async def told(bench: Bench, topic: str = "") -> list[Found]:
     """Return the results of the side, or of a topic, as anybody sees them."""
-    name = topic or f"read-{bench.name}.side.{SIDE}"
     try:
-        return await asyncio.to_thread(committed, bench.broker, name)
+        return await asyncio.to_thread(committed, bench.broker, topic or f"read-{bench.name}.side.{SIDE}")
     except KeyError:
         return []
-
-
-def versions(found: list[Found]) -> Counter[tuple[int, str]]:
-    """Count results by the number of the event and the version that has handled it."""
-    return Counter((one.body()["number"], one.headers["ce_handler"].decode().split("@")[1]) for one in found)
 
 
 async def side(bench: Bench, topic: str = "") -> list[int]:
@@ -74,10 +95,39 @@ async def side(bench: Bench, topic: str = "") -> list[int]:
     return sorted(one.body()["number"] for one in await told(bench, topic))
 
 
+async def by_version(bench: Bench) -> Counter[tuple[int, str]]:
+    """Count all results, live and of the side, by the number of the event and the version."""
+    found = [*await told(bench), *await told(bench, f"read-{bench.name}")]
+    return Counter((one.body()["number"], one.headers["ce_handler"].decode().split("@")[1]) for one in found)
+
+
+class Apart:
+    """A replay in a process of its own, to be killed."""
+
+    def __init__(self, bench: Bench, point: str = "", hit: int = 1) -> None:
+        folder = str(Path(bench.index).parent)
+        self._command = ("-m", "tests.services.replaying", bench.broker, folder, bench.name, point, str(hit))
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> asyncio.subprocess.Process:
+        """Start it."""
+        self._process = await asyncio.create_subprocess_exec(sys.executable, *self._command)
+        return self._process
+
+    async def ended(self) -> int:
+        """Wait for its end; return its code."""
+        process = self._process or await self.start()
+        try:
+            return await asyncio.wait_for(process.wait(), 120)
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+
+
 async def _alone(broker: str, folder: str, name: str, point: str, hit: str) -> None:
     """Run a replay in this process until it is complete, or dies at a failpoint."""
     bench = Bench(broker, Path(folder), name=name)
-    print(await replayed(bench, faults=CrashAt(point, int(hit)) if point else None))
+    await replayed(bench, faults=CrashAt(point, int(hit)) if point else None)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from headrace import errors
 from headrace.codec.allotment import Allotment
 from headrace.codec.ledger import FORM, LEDGER_PARTITION, POSITION, Position, read_key, read_position
+from headrace.journal.kafka.allotter import Allotments
 from headrace.journal.kafka.log import Log, own_topics
 from headrace.journal.kafka.spans import Bounds
 from headrace.journal.kafka.survey import Survey
@@ -81,6 +83,34 @@ def finished(allotment: Allotment, positions: Mapping[int, Position]) -> bool:
         for at, found in allotment.parts.items()
         if found
     )
+
+
+class Replaying(NamedTuple):
+    """A replay, and how far it is."""
+
+    handler: str
+    allotment: Allotment
+    course: Course
+    state: ReplayState
+
+
+async def replays_of(survey: Survey, handlers: Sequence[str]) -> list[Replaying]:
+    """Return the replays of handlers, oldest first."""
+    found: list[Replaying] = []
+    for handler in handlers:
+        for allotment in await Allotments(survey.log, handler).read():
+            course = Course(survey, handler, allotment.replay)
+            found.append(Replaying(handler, allotment, course, await course.state(allotment)))
+    return sorted(found, key=lambda one: one.allotment.at_us)
+
+
+async def handled(survey: Survey, handler: str) -> Counter[str]:
+    """Return how many events each version of a handler has finished in replays, but for repetitions."""
+    found: Counter[str] = Counter()
+    for one in await replays_of(survey, [handler]):
+        if one.allotment.again is None:
+            found[one.allotment.version] += one.state.done + one.state.dead
+    return found
 
 
 def states_of(positions: Iterable[Position]) -> Counter[str]:
