@@ -44,9 +44,9 @@ def order(bench: Bench, **wanted: Any) -> Order:
     return Order(handler=bench.handler, topic=f"sent-{bench.name}", **({"side": SIDE} | wanted))
 
 
-def worker(bench: Bench, app: App, **wanted: Any) -> ReplayWorker:
+def worker(bench: Bench, app: App, *, rate: float | None = None, **wanted: Any) -> ReplayWorker:
     """Return a worker of a replay."""
-    return ReplayWorker(app.worker(only=[bench.handler]), order(bench, **wanted))
+    return ReplayWorker(app.worker(only=[bench.handler]), order(bench, **wanted), rate=rate)
 
 
 async def planned(bench: Bench, version: str = NEW, **wanted: Any) -> ReplayPlan:
@@ -104,15 +104,24 @@ async def by_version(bench: Bench) -> Counter[tuple[int, str]]:
 class Apart:
     """A replay in a process of its own, to be killed."""
 
-    def __init__(self, bench: Bench, point: str = "", hit: int = 1) -> None:
-        folder = str(Path(bench.index).parent)
-        self._command = ("-m", "tests.services.replaying", bench.broker, folder, bench.name, point, str(hit))
+    def __init__(self, bench: Bench, point: str = "", hit: int = 1, rate: float = 0.0) -> None:
+        folder, how = str(Path(bench.index).parent), (point, str(hit), str(rate))
+        self._command = ("-m", "tests.services.replaying", bench.broker, folder, bench.name, *how)
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> asyncio.subprocess.Process:
         """Start it."""
         self._process = await asyncio.create_subprocess_exec(sys.executable, *self._command)
         return self._process
+
+    async def kill(self) -> int:
+        """Kill it, if it has not ended; return how many kills that were."""
+        process = self._process or await self.start()
+        alive = process.returncode is None
+        if alive:
+            process.kill()
+        await process.wait()
+        return int(alive)
 
     async def ended(self) -> int:
         """Wait for its end; return its code."""
@@ -124,10 +133,11 @@ class Apart:
                 process.kill()
 
 
-async def _alone(broker: str, folder: str, name: str, point: str, hit: str) -> None:
+async def _alone(broker: str, folder: str, name: str, point: str, hit: str, rate: str) -> None:
     """Run a replay in this process until it is complete, or dies at a failpoint."""
     bench = Bench(broker, Path(folder), name=name)
-    await replayed(bench, faults=CrashAt(point, int(hit)) if point else None)
+    wanted = {"rate": float(rate)} if float(rate) else {}
+    await replayed(bench, wanted, faults=CrashAt(point, int(hit)) if point else None)
 
 
 if __name__ == "__main__":
