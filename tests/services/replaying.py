@@ -41,7 +41,8 @@ async def closed(bench: Bench, count: int) -> None:
 
 def order(bench: Bench, **wanted: Any) -> Order:
     """Return an order about the bench's handler."""
-    return Order(handler=bench.handler, topic=f"sent-{bench.name}", **({"side": SIDE} | wanted))
+    given: dict[str, Any] = {"side": SIDE, **wanted}
+    return Order(handler=bench.handler, topic=f"sent-{bench.name}", **given)
 
 
 def worker(bench: Bench, app: App, *, rate: float | None = None, **wanted: Any) -> ReplayWorker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,13 +15,35 @@ from confluent_kafka.admin import AdminClient
 from tests.services.desks import Bench, serving, until
 from tests.services.kafka import Broker
 from tests.services.postgres import Postgres
-from tests.services.replaying import NEW, by_version, closed, lived, planned, ran, replayed, side, told
+from tests.services.replaying import NEW, SIDE, by_version, closed, lived, planned, ran, replayed, side, told
+from tests.unit.terminal import Ran, apart
 
 from headrace import errors
+from headrace.cli.output import Exit
 from headrace.event.lineage import partition_of_key
 from headrace.journal.kafka import letters
+from headrace.journal.kafka.topics import split_name
 from headrace.ports.look import us_of
 from headrace.ports.replay import ReplayPlan
+
+#: The app of the bench, as a file that commands can import.
+APP = """
+from headrace import App, Event
+
+class Sent(Event, topic="sent-NAME", key="who"):
+    who: str
+    number: int
+
+class Read(Event, topic="read-NAME", key="who"):
+    who: str
+    number: int
+
+app = App("NAME", events=[Sent, Read])
+
+@app.handler(version="2")
+async def handle(event: Sent) -> Read:
+    return Read(who=event.who, number=event.number)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +141,69 @@ async def test_a_plan_writes_nothing(bench: Bench) -> None:
     assert len(await told(bench, "headrace.versions")) == known
 
 
+async def test_commands_tell_replays_from_live_work(either: Bench, tmp_path: Path) -> None:
+    """``replay`` itself; ``status``, ``model history``, ``why``, ``show``, ``tail`` and ``dlq`` beside it."""
+    bench = either
+    bench.broken |= {1}
+    await lived(bench, range(12))
+    await asyncio.to_thread((tmp_path / "app.py").write_text, APP.replace("NAME", bench.name))
+
+    async def run(*words: object) -> Ran:
+        where = ("--journal", bench.url, "--index", str(bench.index))
+        return await asyncio.to_thread(lambda: apart(*words, *where, cwd=tmp_path))
+
+    planned = await run("replay", "app:app", "handle", "--side", SIDE, "--dry-run", "--json")
+    assert (planned.code, planned.err) == (Exit.DONE, "")
+    assert (planned.document["allotted"], planned.document["skipped"]) == (11, {"dead": 1})
+    done = (await run("replay", "app:app", "handle", "--side", SIDE, "--json", "--rate", "500/s")).document
+    told_of = [
+        done[name] for name in ("allotted", "handled", "emitted", "dead", "expired", "left", "complete")
+    ]
+    assert told_of == [11, 11, 11, 0, 0, 0, True]
+    status = (await run("status", "--json", "--verify")).document
+    (one,) = [one for one in status["replays"] if one["handler"] == bench.handler]
+    assert (one["side"], one["done"], one["waiting"], one["complete"]) == (SIDE, 11, 0, True)
+    assert [one for one in status["violations"] if bench.name in one["where"]] == []
+    (history,) = (await run("model", "history", bench.handler, "--json")).document
+    assert {one["version"]: (one["handled"], one["replayed"]) for one in history["versions"]} == {
+        "1": (12, 0), NEW: (0, 11),
+    }  # fmt: skip
+    result = next(one for one in await told(bench) if one.body()["number"] == 7)
+    found = (await run("show", result.headers["ce_id"].decode(), "--json")).document
+    assert found["side"] == SIDE
+    why = (await run("why", result.headers["ce_parentids"].decode(), "--json")).document["handlers"]
+    assert [(one["replay"], one["state"], one["version"]) for one in why] == [
+        (None, "done", "1"), (f"side {SIDE}", "done", NEW),
+    ]  # fmt: skip
+    tail = await run("tail", "--side", SIDE, "--jsonl", "--limit", 50)
+    assert len([one for one in tail.lines if one["topic"] == f"read-{bench.name}.side.{SIDE}"]) == 11
+    (letter,) = (await run("dlq", "ls", "--handler", bench.handler, "--jsonl")).lines
+    assert not letter["replay"]
+
+
+async def test_a_topic_that_was_made_again_has_another_history(bench: Bench) -> None:
+    """A replay of the old one ends with an error; nothing of the new one is taken for what was allotted."""
+    await lived(bench, range(10))
+    bench.gate.clear()
+    running = asyncio.create_task(replayed(bench))
+
+    async def at_work() -> bool:
+        async with bench.log() as log:
+            return any(split_name(one.subscription)[1] for one in await log.index.view.claims())
+
+    await until(at_work)
+    admin = AdminClient({"bootstrap.servers": bench.broker})
+    for answer in admin.delete_topics([f"sent-{bench.name}"]).values():
+        await asyncio.to_thread(answer.result, 10)
+    await asyncio.sleep(1)
+    async with bench.app() as app:
+        await bench.publish(app, range(20, 25))
+    with pytest.raises(errors.ReplayRefused, match="deleted and made again"):
+        await running
+    bench.gate.set()
+    assert not {*await side(bench)} & {*range(20, 25)}
+
+
 async def test_without_history_it_is_refused(bench: Bench) -> None:
     """A handler that was never live has none; nothing is made."""
     with pytest.raises(errors.ReplayRefused, match="no live subscription"):
@@ -148,8 +234,6 @@ async def test_times_bound_it(bench: Bench) -> None:
     """By the time that stands in the envelope: from the first on, before the second."""
     await lived(bench, range(6))
     published = await told(bench, f"sent-{bench.name}")
-    from datetime import datetime
-
     times = {
         one.body()["number"]: us_of(datetime.fromisoformat(one.headers["ce_time"].decode()))
         for one in published

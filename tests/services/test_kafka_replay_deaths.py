@@ -180,7 +180,7 @@ async def test_who_allots_fences_who_has_begun_before(bench: Bench) -> None:
 
 async def test_an_index_emptied_in_the_middle_changes_nothing(bench: Bench) -> None:
     """First positions are read again, with all that the replay passes over; what was allotted stands."""
-    await lived(bench, range(0, 60))
+    await lived(bench, range(60))
     await ran(bench, {"to_offset": 2})
     had = len(await side(bench))
     wipe(Path(bench.index))

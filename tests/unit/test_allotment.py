@@ -80,9 +80,8 @@ def by_hand(line: Line, window: set[int], version: int, taken: set[int], seq: in
         return DEAD
     if not own and by == version:
         return HANDLED
-    if seq in taken:
-        return REPLAYED
-    return EXPIRED if seq <= line.gone else ALLOTTED
+    rest = EXPIRED if seq <= line.gone else ALLOTTED
+    return REPLAYED if seq in taken else rest
 
 
 def label_of(cuts: list[Cut], seq: int) -> str:

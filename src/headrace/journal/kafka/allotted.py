@@ -15,8 +15,12 @@ class Allotted:
     They only ever grow, at their ends.  Threads may read while that happens.
     """
 
-    def __init__(self, parts: Mapping[int, Sequence[Interval]], where: str) -> None:
+    def __init__(
+        self, parts: Mapping[int, Sequence[Interval]], where: str = "", topic_id: bytes = b""
+    ) -> None:
         self._parts = {at: list(found) for at, found in parts.items() if found}
+        #: The cluster's id of the topic: of one that was deleted and made again this says nothing.
+        self.topic_id = topic_id
         #: For people: where the results lie.
         self.where = where
 

@@ -197,7 +197,7 @@ async def _history(survey: Survey, now: Moment, handler: str, ledger: Ledger | N
     for one in ranges:
         handled[one.version.id] += one.handled
         handled.update(by.id for _, by in one.exceptions)
-    replayed = await course.handled(survey, handler) if handler in now.catalogue.replayed else {}
+    replayed = await course.handled(survey, handler if handler in now.catalogue.replayed else None)
     return History(
         handler=handler,
         active=now.known.active(handler),

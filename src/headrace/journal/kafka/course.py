@@ -104,10 +104,10 @@ async def replays_of(survey: Survey, handlers: Sequence[str]) -> list[Replaying]
     return sorted(found, key=lambda one: one.allotment.at_us)
 
 
-async def handled(survey: Survey, handler: str) -> Counter[str]:
+async def handled(survey: Survey, handler: str | None) -> Counter[str]:
     """Return how many events each version of a handler has finished in replays, but for repetitions."""
     found: Counter[str] = Counter()
-    for one in await replays_of(survey, [handler]):
+    for one in await replays_of(survey, [] if handler is None else [handler]):
         if one.allotment.again is None:
             found[one.allotment.version] += one.state.done + one.state.dead
     return found

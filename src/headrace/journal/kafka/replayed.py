@@ -40,7 +40,7 @@ async def _members(survey: Survey, found: Sequence[Replaying]) -> dict[str, list
 
 async def _in_hand(survey: Survey, one: Replaying, claimed: Mapping[int, int]) -> int:
     """Return how many events were claimed and have no outcome yet."""
-    allotted, bounds = Allotted(one.allotment.parts, ""), list[Bound]()
+    allotted, bounds = Allotted(one.allotment.parts), list[Bound]()
     for partition, upto in claimed.items():
         position = one.course.positions.get(partition)
         after = position.high + 1 if position is not None else allotted.first(partition) or 0
@@ -96,7 +96,7 @@ async def standings(survey: Survey, event: StoredEvent) -> list[Standing]:
         for one in await replays_of(survey, catalogue.replayed)
         if topic is not None
         and bytes.fromhex(one.allotment.topic) == topic.topic_id
-        and Allotted(one.allotment.parts, "").has(here.partition, here.offset)
+        and Allotted(one.allotment.parts).has(here.partition, here.offset)
     ]
     if not mine:
         return []
@@ -128,7 +128,7 @@ async def _standing(
         replay=where_of(one.allotment),
     )
     if position is None or offset > position.high:
-        bounds = Allotted(one.allotment.parts, "").within(
+        bounds = Allotted(one.allotment.parts).within(
             partition, 0 if position is None else position.high + 1, offset
         )
         ahead = sum(await survey.log.index.view.counts(bytes.fromhex(one.allotment.topic), bounds))

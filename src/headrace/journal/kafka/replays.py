@@ -105,8 +105,9 @@ class KafkaReplays:
                 self._log.faults.at("replay.begun")
             else:
                 allotment = found
+            allotted = Allotted(allotment.parts, where_of(allotment), bytes.fromhex(allotment.topic))
             work = _Work(
-                order, version, allotment, Allotted(allotment.parts, where_of(allotment)), allotments,
+                order, version, allotment, allotted, allotments,
                 Course(self._survey, order.handler, allotment.replay), drafts,
             )  # fmt: skip
             return await self._begun(work, resumed=found is not None)

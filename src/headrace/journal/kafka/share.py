@@ -31,6 +31,7 @@ from headrace.journal.kafka.part import Part, part_of
 from headrace.journal.kafka.poll import Events, Own, Poller, Start
 from headrace.journal.kafka.produce import Fence, Out, Transactions, Unsure
 from headrace.journal.kafka.rows import Gone, Rows, offset_of
+from headrace.journal.kafka.topics import split_name
 from headrace.ports import Attempt, DeadLetter, OpenState, Row, Subscription, Survey
 from headrace.ports.index import Bound, Claim, Tried
 from headrace.runtime.rhythm import insist
@@ -105,7 +106,10 @@ class Share:
 
     async def join(self) -> None:
         """Join the group; from then on it is the group that gives and takes partitions."""
-        topic = await self._log.renew(self._topic)
+        topic, allotted = await self._log.renew(self._topic), self._wish.allotted
+        if allotted is not None and allotted.topic_id != topic.topic_id:
+            problem = f"{topic.name} was deleted and made again, so its history is another"
+            raise errors.ReplayRefused(handler=split_name(self._handler)[0], problem=problem)
         if self.poller is not None and topic.topic_id != self.poller.topic.topic_id:
             _log.warning("%s: the topic was deleted and made again; it is read from its start", topic.name)
             await self.leave()
@@ -123,7 +127,7 @@ class Share:
         )  # fmt: skip
         self.poller = Poller(
             log.cluster, group, topic, self.own, events, log,
-            lease_ms=self._lease_ms, allotted=self._wish.allotted,
+            lease_ms=self._lease_ms, allotted=allotted,
         )  # fmt: skip
         # Counted on: under the same number an outcome of before would be taken for one of this membership.
         self.poller.epochs = self._epochs
