@@ -27,7 +27,9 @@ from tests.services.replaying import (
     worker,
 )
 
+from headrace.codec.allotment import Allotment
 from headrace.journal.kafka import letters
+from headrace.journal.kafka.allotter import Allotments
 from headrace.ports import KAFKA_FAILPOINTS, REPLAY_FAILPOINTS, VersionOffer
 from headrace.ports.replay import Replay, ReplayPlan
 
@@ -176,6 +178,24 @@ async def test_who_allots_fences_who_has_begun_before(bench: Bench) -> None:
     counts = await asyncio.gather(*(begun(at) for at in range(5)))
     assert sum(counts) == 60
     assert len(await told(bench, f"headrace.{bench.handler}.replays")) == sum(count > 0 for count in counts)
+
+
+async def test_who_has_begun_last_allots(bench: Bench) -> None:
+    """One who was slow is refused whatever he has planned, and nothing of his is seen."""
+    await lived(bench, range(3))
+    async with bench.log() as log:
+        allotments, others = Allotments(log, bench.handler), Allotments(log, bench.handler)
+        slow, quick = await allotments.writer(), await others.writer()
+        made = [
+            Allotment(
+                replay=f"{at:016x}", version=NEW, topic="", side=None, again=None, wanted="{}", at_us=at,
+                parts={0: [(0, 1)]}, allotted=1, skipped={},
+            )
+            for at in range(2)
+        ]  # fmt: skip
+        assert not await slow.write(made[0])
+        assert await quick.write(made[1])
+        assert await allotments.read() == await others.read() == made[1:]
 
 
 async def test_an_index_emptied_in_the_middle_changes_nothing(bench: Bench) -> None:
