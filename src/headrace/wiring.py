@@ -63,11 +63,6 @@ def on_kafka(settings: Settings) -> bool:
     return settings.journal.startswith(_KAFKA)
 
 
-def can_replay(settings: Settings) -> bool:
-    """Return whether history can be run through a version on the journal that the settings name."""
-    return not on_kafka(settings)
-
-
 def index_of(settings: Settings, world: World) -> Index:
     """Return the index beside a journal on Kafka, not opened yet."""
     if settings.index.startswith(_POSTGRES):

@@ -18,6 +18,7 @@ from tests.services.reading import committed
 
 from headrace import App, Event, RetryPolicy, errors
 from headrace.app import World
+from headrace.journal.index.postgres import PostgresIndex
 from headrace.journal.index.sqlite import SqliteIndex
 from headrace.journal.kafka import letters
 from headrace.journal.kafka.client import cluster_of
@@ -26,6 +27,7 @@ from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.rules import violations
 from headrace.journal.kafka.survey import Survey
 from headrace.ports import Faults, NoFaults
+from headrace.ports.index import Index
 from headrace.ports.look import Filter, Letter, Violation
 from headrace.settings import Settings
 from headrace.testing import CrashAt
@@ -36,10 +38,14 @@ ALL = Filter(decided=True)
 
 
 @asynccontextmanager
-async def opened(url: str, index: Path, faults: Faults | None = None) -> AsyncGenerator[KafkaJournal]:
-    """Open a journal with its index in a file."""
+async def opened(url: str, index: Path | str, faults: Faults | None = None) -> AsyncGenerator[KafkaJournal]:
+    """Open a journal with its index in a file, or in a database."""
     clock, chance, told = SystemClock(), SystemChance(), faults or NoFaults()
-    beside = SqliteIndex(str(index), clock=clock, chance=chance, faults=told)
+    beside: Index
+    if str(index).startswith("postgresql:"):
+        beside = PostgresIndex(str(index), clock=clock, faults=told)
+    else:
+        beside = SqliteIndex(str(index), clock=clock, chance=chance, faults=told)
     journal = KafkaJournal(cluster_of(url), beside, clock=clock, chance=chance, faults=told)
     await journal.open()
     try:
@@ -86,7 +92,8 @@ class Bench:
     def __init__(
         self, broker: str, folder: Path, *, name: str = "", attempts_max: int = 1, backoff_ms: int = 1
     ) -> None:
-        self.broker, self.index = broker, folder / "index.db"
+        self.broker = broker
+        self.index: Path | str = folder / "index.db"
         self.url = f"kafka://{broker}"
         self.name = name or f"n{uuid4().hex[:8]}"
         self.broken: set[int] = set()
@@ -108,7 +115,7 @@ class Bench:
         self.sent, self.read = Sent, Read
         self.handler = f"{self.name}.handle"
 
-    def app(self, faults: Faults | None = None) -> App:
+    def app(self, faults: Faults | None = None, version: str = "1") -> App:
         """Return a worker's app."""
         settings = Settings(journal=self.url, index=str(self.index), lease_ms=6_000)
         app = App(self.name, settings=settings, events=[self.sent, self.read])
@@ -121,7 +128,7 @@ class Bench:
             return read(who=event.who, number=event.number)  # type: ignore[attr-defined]
 
         handle.__annotations__ = {"event": sent, "return": read}
-        app.handler(retry=self._policy)(handle)
+        app.handler(retry=self._policy, version=version)(handle)
         app.place_in(World(faults=faults))
         return app
 

@@ -46,7 +46,7 @@ def desk(node: Node, postgres: Postgres, folder: Path) -> Bench:
     bench = Bench(node.bootstrap, folder, attempts_max=50, backoff_ms=5)
     with psycopg.connect(postgres.url, autocommit=True) as db:
         db.execute(f"CREATE SCHEMA {bench.name}".encode())
-    bench.index = f"{postgres.url}?options=-csearch_path%3D{bench.name}"  # type: ignore[assignment]
+    bench.index = f"{postgres.url}?options=-csearch_path%3D{bench.name}"
     return bench
 
 

@@ -11,6 +11,7 @@ from headrace.journal.allotment import (
     ALLOTTED,
     BEFORE_START,
     DEAD,
+    EXPIRED,
     HANDLED,
     REPLAYED,
     UNFINISHED,
@@ -62,7 +63,8 @@ def lines(draw: st.DrawFn) -> Line:
     ranges = sorted({start, *draw(st.sets(st.integers(start, closed), max_size=3))})
     exceptions = sorted(draw(BY_OFFSET).items())
     dead = sorted((seq, by) for seq, by in draw(BY_OFFSET).items() if seq not in opened)
-    return Line(start, closed, opened, [(after, draw(VERSION)) for after in ranges], exceptions, dead)
+    versions = [(after, draw(VERSION)) for after in ranges]
+    return Line(start, closed, opened, versions, exceptions, dead, gone=draw(OFFSET))
 
 
 def by_hand(line: Line, window: set[int], version: int, taken: set[int], seq: int, *, own: bool) -> str:
@@ -74,11 +76,12 @@ def by_hand(line: Line, window: set[int], version: int, taken: set[int], seq: in
     if seq > line.closed or seq in line.open:
         return UNFINISHED
     by = dict(line.exceptions).get(seq, [by for after, by in line.ranges if after < seq][-1])
-    if not own and dict(line.dead).get(seq) == version:
+    if dict(line.dead).get(seq) == version:
         return DEAD
     if not own and by == version:
         return HANDLED
-    return REPLAYED if seq in taken else ALLOTTED
+    rest = EXPIRED if seq <= line.gone else ALLOTTED
+    return REPLAYED if seq in taken else rest
 
 
 def label_of(cuts: list[Cut], seq: int) -> str:

@@ -200,7 +200,6 @@ def test_the_version_that_is_meant_can_be_named(folder: Path) -> None:
         (("--rate", "0"), Exit.UNUSABLE, "--rate '0' is no number of events a second"),
         (("--chain", "01234567"), Exit.NO, "HR-E215"),
         (("--journal", "none.db"), Exit.UNREACHABLE, "There is no journal at none.db"),
-        (("--journal", "kafka://127.0.0.1:1"), Exit.UNUSABLE, "HR-E250"),
     ],
 )
 def test_what_cannot_be_is_refused(folder: Path, options: tuple[str, ...], code: int, said: str) -> None:

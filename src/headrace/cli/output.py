@@ -41,7 +41,6 @@ _EXITS: tuple[tuple[type[errors.HeadraceError], Exit], ...] = (
     (errors.RetentionInvalid, Exit.UNUSABLE),
     (errors.CopyDiffers, Exit.NO),
     (errors.ReplayRefused, Exit.NO),
-    (errors.ReplayUnsupported, Exit.UNUSABLE),
     (errors.TopicMismatch, Exit.NO),
     (errors.JournalUrlInvalid, Exit.UNUSABLE),
     (errors.JournalLoopBound, Exit.UNUSABLE),

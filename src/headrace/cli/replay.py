@@ -36,6 +36,7 @@ _REASONS = {
     "dead": "dead letters of this version: redrive them",
     "handled": "handled by this version live",
     "replayed": "with another replay of this version",
+    "expired": "deleted by retention",
 }
 
 
@@ -175,11 +176,8 @@ class _Run:
         """Plan or carry out; returns the exit code."""
         from headrace.cli.access import reading
         from headrace.runtime.replay import ReplayWorker
-        from headrace.wiring import can_replay
 
         settings = self._app.settings
-        if not can_replay(settings):
-            raise errors.ReplayUnsupported
         async with reading(settings.journal, settings.index) as look:
             # Nothing is made where there is no journal.
             if self._chain is not None:
@@ -206,11 +204,11 @@ class _Run:
         self._tell_start(order, begun)
         state = await worker.state()
         bar = Progress(state.allotted)
-        self._before = state.done + state.dead
+        self._before = state.done + state.dead + state.expired
 
         def tell(now: ReplayState) -> None:
             bar.total = now.allotted
-            bar.at(now.done + now.dead, f"{now.dead:,} dead" if now.dead else "")
+            bar.at(now.done + now.dead + now.expired, f"{now.dead:,} dead" if now.dead else "")
 
         try:
             await worker.until_done(self._stop, tell)
@@ -259,16 +257,17 @@ class _Run:
                     "handled": state.done,
                     "emitted": state.emitted,
                     "dead": state.dead,
-                    "left": state.allotted - state.done - state.dead,
+                    "expired": state.expired,
+                    "left": _left(state),
                     "complete": state.complete,
                     "resumed": begun.resumed,
                 }
             )
             return
-        left = state.allotted - state.done - state.dead
+        expired = f" {state.expired:,} expired," if state.expired else ""
         put(
             f"{state.done:,} of {counted(state.allotted, 'event')} handled, {state.emitted:,} emitted,"
-            f" {state.dead:,} dead, {left:,} left, {_where(order)}"
+            f" {state.dead:,} dead,{expired} {_left(state):,} left, {_where(order)}"
         )
         self._put_facts(begun.plan)
         if state.dead:
@@ -280,6 +279,10 @@ class _Run:
         facts: dict[str, Any] = {"version": plan.version.name}
         skipped = [f"{count:,} {_REASONS[reason]}" for reason, count in plan.skipped.items()]
         put_facts(facts | {"passed over": ", ".join(skipped)})
+
+
+def _left(state: ReplayState) -> int:
+    return state.allotted - state.done - state.dead - state.expired
 
 
 def _where(order: Order) -> str:

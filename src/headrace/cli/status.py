@@ -125,6 +125,8 @@ def _stands(one: Replayed) -> str:
     owners = _owners(one)
     if owners == "-":
         owners = "complete" if one.complete else "nobody is at it"
+    if one.expired:
+        owners += f", {one.expired:,} expired"
     return f"follows, {owners}" if one.follow else owners
 
 

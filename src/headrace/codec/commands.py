@@ -26,7 +26,18 @@ class Activate(msgspec.Struct, tag_field="command", tag="activate", omit_default
     digest: str | None = None
 
 
-VersionCommand = Offer | Activate
+class Trial(msgspec.Struct, tag_field="command", tag="trial", omit_defaults=True):
+    """A replay can run a version of a handler; it is known from then on, and what is active stays so."""
+
+    handler: str
+    declared: str
+    at_us: int
+    model: str | None = None
+    digest: str | None = None
+    model_declared: str | None = None
+
+
+VersionCommand = Offer | Activate | Trial
 
 
 class Decide(msgspec.Struct, tag_field="command", tag="decide"):

@@ -95,6 +95,8 @@ class Position(msgspec.Struct, array_like=True, gc=False):
     commands: int = 0
     #: Events that retention has eaten before they were handled.
     expired: int = 0
+    #: Events that have followed, where that is counted: in a replay.
+    emitted: int = 0
 
     def low(self) -> int:
         """Return the offset that a successor has to go back to: what Kafka keeps for the group."""

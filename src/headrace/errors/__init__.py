@@ -95,7 +95,7 @@ from headrace.errors.model import (
     VersionInactive,
     VersionUnknown,
 )
-from headrace.errors.replay import EventReplayed, ReplayRefused, ReplayUnsupported
+from headrace.errors.replay import EventReplayed, ReplayRefused
 from headrace.errors.tree import (
     Fault,
     HeadraceError,
@@ -190,7 +190,6 @@ __all__ = [
     "RedriveRefused",
     "RenameRefused",
     "ReplayRefused",
-    "ReplayUnsupported",
     "RetentionElsewhere",
     "RetentionInvalid",
     "RetireRefused",

@@ -6,19 +6,6 @@ from headrace.errors.journal import JournalError
 from headrace.errors.tree import Fault
 
 
-class ReplayUnsupported(JournalError):
-    """A journal on Kafka cannot replay history yet.
-
-    Nothing was written. Versions, ranges and exceptions are kept there as on SQLite, so the history that is
-    written now can be replayed once that is there.
-
-    Hint: a new version can be tried on a SQLite journal to which the same events are published.
-    """
-
-    code = "HR-E250"
-    fault = Fault.YOURS
-
-
 class ReplayRefused(JournalError):
     """No history of {handler} is replayed: {problem}.
 

@@ -6,9 +6,12 @@ free of overlaps.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from headrace.ports.replay import Order
 
 Interval = tuple[int, int]
 
@@ -19,7 +22,8 @@ UNFINISHED = "unfinished"
 DEAD = "dead"
 HANDLED = "handled"
 REPLAYED = "replayed"
-REASONS = (BEFORE_START, UNFINISHED, DEAD, HANDLED, REPLAYED)
+EXPIRED = "expired"
+REASONS = (BEFORE_START, UNFINISHED, DEAD, HANDLED, REPLAYED, EXPIRED)
 
 
 class Line(NamedTuple):
@@ -36,6 +40,8 @@ class Line(NamedTuple):
     exceptions: Sequence[tuple[int, int]]
     #: Offsets of dead letters that count, with their versions.
     dead: Sequence[tuple[int, int]]
+    #: Up to here events are not there any more.
+    gone: int = 0
 
 
 class Cut(NamedTuple):
@@ -78,13 +84,14 @@ def cut(
     applies is told.
     """
     mine = [] if own or version is None else _handled(line, version)
-    dead = [] if own else points(offset for offset, by in line.dead if by == version)
+    dead = points(offset for offset, by in line.dead if by == version)
     sets = (
         (BEFORE_START, union([(-1, line.start)])),
         (UNFINISHED, points(line.open)),
         (DEAD, dead),
         (HANDLED, mine),
         (REPLAYED, taken),
+        (EXPIRED, union([(-1, line.gone)])),
     )
     ends = {end for _, found in sets for one in found for end in one} | {line.closed}
     ends |= {end for one in window for end in one}
@@ -132,3 +139,16 @@ def allotted(cuts: Sequence[Cut]) -> list[Interval]:
     return union(
         (before, one.upto) for before, one in zip(befores, cuts, strict=False) if one.label == ALLOTTED
     )
+
+
+def wanted(order: Order) -> str:
+    """Return what tells one order from another, beside handler, version, side and ledger."""
+    told = {
+        "from_offset": order.from_offset,
+        "to_offset": order.to_offset,
+        "from_us": order.from_us,
+        "to_us": order.to_us,
+        "chain": order.chain.hex() if order.chain else None,
+        "follow": order.follow or None,
+    }
+    return json.dumps({name: value for name, value in told.items() if value is not None})

@@ -49,7 +49,10 @@ class Ground(NamedTuple):
 
     def cut(self, order: Order, tp: int, window: Sequence[Interval], version: int | None) -> list[Cut]:
         """Return what every offset of a window is, in one partition."""
-        return cut(window, self.lines[tp], version, self.taken.get(tp, ()), own=order.again is not None)
+        own, line = order.again is not None, self.lines[tp]
+        if own:
+            line = line._replace(dead=())
+        return cut(window, line, version, self.taken.get(tp, ()), own=own)
 
 
 def ground_of(rows: Rows, order: Order, version: int | None) -> Ground:

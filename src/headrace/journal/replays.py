@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace import errors
-from headrace.journal.allotment import REASONS, Cut, Interval, allotted, union
+from headrace.journal.allotment import REASONS, Cut, Interval, allotted, union, wanted
 from headrace.journal.connection import Connection
 from headrace.journal.handlers import born_as
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.replay_plan import Ground, counts_of, ground_of, of_time, window_of
-from headrace.journal.versions import Versions, chosen, info_of
+from headrace.journal.versions import Versions, info_of, meant
 from headrace.ports import Subscription, TopicInfo, VersionInfo, VersionOffer
 from headrace.ports.replay import Order, Replay, ReplayPlan, ReplayState
 
@@ -97,12 +97,7 @@ class SqliteReplays:
         """Return the version that the process can run; one that nobody knows yet has the number 0."""
         found = self._versions.find(offer)
         info = self._versions.info(found[0]) if found else self._to_be(offer)
-        try:
-            return chosen([info], order.handler, order.version) if order.version else info
-        except errors.VersionUnknown as fault:
-            problem = f"the app holds version {info.name} of it, not {order.version}"
-            hint = "put the code and the model file of that version in place for this command"
-            raise errors.ReplayRefused(handler=order.handler, problem=problem, hint=hint) from fault
+        return meant(info, order.handler, order.version)
 
     def _to_be(self, offer: VersionOffer) -> VersionInfo:
         known, following = self._db.row(self._own.epoch, (offer.model, offer.digest))
@@ -131,7 +126,7 @@ class SqliteReplays:
         if live is None or not version.id:
             return None
         _, topic, name, partitions, handler = live
-        same = (handler, topic, version.id, order.side, order.again, _wanted(order))
+        same = (handler, topic, version.id, order.side, order.again, wanted(order))
         for sub, count, skipped in self._db.rows(self._own.same, same):
             *_, complete = self._db.row(self._own.state, (sub,))
             if order.follow or not complete:
@@ -158,7 +153,7 @@ class SqliteReplays:
         version = self._versions.know(offer, trial=True)
         now = self._db.clock.wall_us()
         ((sub,),) = self._db.rows(self._own.subscription_add, (ground.handler, ground.topic.id, now))
-        about = (order.side, order.again, _wanted(order), int(order.follow), plan.allotted)
+        about = (order.side, order.again, wanted(order), int(order.follow), plan.allotted)
         self._db.ex(self._own.replay_add, (sub, version, *about, json.dumps(plan.skipped), now))
         self._allot(sub, version, order, ground, draft.cuts)
         self._db.faults.at("replay.allotted")
@@ -222,16 +217,3 @@ class SqliteReplays:
                 self._db.ex(self._own.allot, (replay.id, tp, line.closed, line.closed))
         self._db.ex(self._own.replay_grows, (count, replay.id))
         return count
-
-
-def _wanted(order: Order) -> str:
-    """Return what tells one order from another, beside handler, version, side and ledger."""
-    told = {
-        "from_offset": order.from_offset,
-        "to_offset": order.to_offset,
-        "from_us": order.from_us,
-        "to_us": order.to_us,
-        "chain": order.chain.hex() if order.chain else None,
-        "follow": order.follow or None,
-    }
-    return json.dumps({name: value for name, value in told.items() if value is not None})

@@ -52,7 +52,6 @@ RENEW_NAP_S = 0.0005
 class SqliteJournal:
     """Events, progress and versions in one file (``:memory:`` for tests: one connection, one process)."""
 
-    can_replay = True
     #: Look for commits of others every few milliseconds, as where there is no inotify.
     polling = False
 

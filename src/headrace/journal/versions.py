@@ -43,6 +43,16 @@ def chosen(known: Sequence[VersionInfo], handler: str, text: str) -> VersionInfo
     return wanted[0]
 
 
+def meant(info: VersionInfo, handler: str, text: str) -> VersionInfo:
+    """Return the version that an app holds, if it is the one that is meant; raises `ReplayRefused`."""
+    try:
+        return chosen([info], handler, text) if text else info
+    except errors.VersionUnknown as fault:
+        problem = f"the app holds version {info.name} of it, not {text}"
+        hint = "put the code and the model file of that version in place for this command"
+        raise errors.ReplayRefused(handler=handler, problem=problem, hint=hint) from fault
+
+
 class Versions:
     """The versions of all handlers, in one SQLite journal."""
 

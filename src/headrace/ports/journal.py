@@ -118,8 +118,6 @@ class Journal(Protocol):
 
     #: For people: the address without secrets.
     address: str
-    #: Can history be run through a version?  Else `replays` raises `ReplayUnsupported`.
-    can_replay: bool
 
     async def open(self) -> None:
         """Open or create; coded errors for a file or cluster that is not fit."""
@@ -190,7 +188,7 @@ class Journal(Protocol):
         ...
 
     def replays(self) -> Replays:
-        """Return the replays of this journal; raises `ReplayUnsupported` where there can be none."""
+        """Return the replays of this journal."""
         ...
 
     def consumer(

@@ -114,7 +114,7 @@ class Progress(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """One replay: allotted = waiting + running + done + dead; ``skipped`` is what it was not allotted."""
+    """One replay: allotted = waiting + running + done + dead + expired; ``skipped`` was not allotted."""
 
     handler: str
     topic: str
@@ -133,6 +133,8 @@ class Replayed(NamedTuple):
     complete: bool
     owners: tuple[Owner, ...]
     begun: datetime
+    #: Deleted by retention before their turn, where that can be.
+    expired: int = 0
 
 
 class Topic(NamedTuple):

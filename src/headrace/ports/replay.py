@@ -55,7 +55,7 @@ class Replay(NamedTuple):
 
 
 class ReplayState(NamedTuple):
-    """How far a replay is: allotted = waiting + running + done + dead."""
+    """How far a replay is: allotted = waiting + running + done + dead + expired."""
 
     allotted: int
     running: int
@@ -64,6 +64,8 @@ class ReplayState(NamedTuple):
     emitted: int
     #: Has everything that is allotted so far come to an end?
     complete: bool
+    #: Deleted by retention before their turn, where that can be.
+    expired: int = 0
 
 
 class Replays(Protocol):

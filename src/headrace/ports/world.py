@@ -90,7 +90,8 @@ FAILPOINTS = (
     "release.committed",
 )
 
-#: Those of a replay beside them: history is allotted, inside of the transaction and behind it; more follows.
+#: Those of a replay beside them, on both: history is allotted, inside of the transaction and behind it; more
+#: follows.
 REPLAY_FAILPOINTS = ("replay.allotted", "replay.begun", "replay.extended")
 
 #: Those of who looks after a file: a handler is renamed or retired, a payload removed (for good or not),

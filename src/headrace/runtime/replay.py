@@ -20,6 +20,8 @@ BATCH_MAX = 64
 #: Live handlers that have taken something within this time are at work: then less is claimed at once.
 LIVE_MS = 1_000.0
 BATCH_BESIDE_LIVE_MAX = 16
+#: Where a claim is no part of a commit, nobody waits for it: what a transaction costs is shared by more.
+BATCH_APART_MAX, BATCH_APART_BESIDE_LIVE_MAX = 256, 128
 #: Beside them a replay rests after each batch, so many times as long as it took: a twentieth of the time is
 #: its own, or one live event in twenty would feel it, and the p95 with it.
 REST_TIMES = 19
@@ -68,7 +70,10 @@ class Pace:
 
     def _batch_max(self) -> int:
         """Return how much may be claimed at once: of a rate a tenth of a second's worth."""
-        most = BATCH_BESIDE_LIVE_MAX if self._beside_live() else BATCH_MAX
+        alone, beside = BATCH_MAX, BATCH_BESIDE_LIVE_MAX
+        if self.claims_apart:
+            alone, beside = BATCH_APART_MAX, BATCH_APART_BESIDE_LIVE_MAX
+        most = beside if self._beside_live() else alone
         return most if self._rate is None else max(1, min(most, int(self._rate / 10)))
 
     def _beside_live(self) -> bool:

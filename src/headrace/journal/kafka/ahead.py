@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
 from typing import NamedTuple
 
 from headrace import errors
@@ -84,8 +83,8 @@ class Ahead:
                 continue  # given up meanwhile
             count = min(limit, OPEN_MAX - len(now.held.open))
             if count > 0:
-                found[tp] = now, readings[:count]
-                limit -= len(found[tp][1])
+                found[tp] = now, now.some(readings, count)
+                limit -= now.wanted(found[tp][1])
         return found
 
     def _choose(self, limit: int) -> Chosen:
@@ -97,9 +96,9 @@ class Ahead:
             if part.ready and part.waiting.records and may_take(part.held):
                 # Each of them may stay open.
                 count = min(some, limit, OPEN_MAX - len(part.held.open))
-                readings = list(islice(part.waiting.records, count))
+                readings = part.some(part.waiting.records, count)
                 found[tp] = part, readings
-                limit -= len(readings)
+                limit -= part.wanted(readings)
         for tp in found:
             parts[tp] = parts.pop(tp)
         return found

@@ -29,6 +29,7 @@ from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.produce import Out
 from headrace.journal.kafka.rows import Reading, offset_of, written
 from headrace.journal.kafka.share import PAY_MS, KafkaWorker, Share, Wish
+from headrace.journal.kafka.topics import split_name
 from headrace.journal.scan import may_take
 from headrace.journal.settle import Token, without
 from headrace.ports import (
@@ -258,8 +259,8 @@ class KafkaConsumer:
             part.ranges.append(Range(offset_of(held.high), version.name))
         for row, seen in readings:
             first = part.waiting.pop()
-            if first is not None and first.content == seen.content:
-                continue  # a copy: handled, or being handled, where it was first
+            if (first is not None and first.content == seen.content) or not part.wants(seen.offset):
+                continue  # a copy: handled, or being handled, where it was first; or not for this replay
             part.taken += 1
             key = key_of(row)
             if first is not None:
@@ -346,8 +347,8 @@ class KafkaConsumer:
                     self._share.unpaid[tp] = part.held.epoch
 
     def _origin(self) -> Origin:
-        topic_id = self._log.found(self._topic).topic_id
-        return Origin(self._handler, self._topic.name, topic_id, self._log.stamps)
+        topic_id, (handler, replay) = self._log.found(self._topic).topic_id, split_name(self._handler)
+        return Origin(handler, self._topic.name, topic_id, self._log.stamps, replay, self._share.where)
 
     def _records_of(self, changed: dict[int, Part], batch: Batch, outcome: Outcome) -> list[Out]:
         log = self._log

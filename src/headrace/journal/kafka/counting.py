@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
+from headrace.journal.kafka import course
 from headrace.journal.kafka.client import Member
 from headrace.journal.kafka.poll import CLIENT
 from headrace.journal.kafka.spans import At, Bounds, Span
@@ -196,6 +197,7 @@ async def _history(survey: Survey, now: Moment, handler: str, ledger: Ledger | N
     for one in ranges:
         handled[one.version.id] += one.handled
         handled.update(by.id for _, by in one.exceptions)
+    replayed = await course.handled(survey, handler if handler in now.catalogue.replayed else None)
     return History(
         handler=handler,
         active=now.known.active(handler),
@@ -205,7 +207,7 @@ async def _history(survey: Survey, now: Moment, handler: str, ledger: Ledger | N
         taken=sum(one.taken for one in positions),
         unfinished=sum(len(one.open) for one in positions),
         neither=0 if ledger is None else await _neither(survey, now, ledger, ranges),
-        replayed={},
+        replayed={versions[name].id: count for name, count in replayed.items() if name in versions},
     )
 
 

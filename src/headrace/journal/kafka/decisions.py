@@ -29,7 +29,7 @@ from headrace.journal.kafka.outcome import EXPIRED, key_of
 from headrace.journal.kafka.part import Part
 from headrace.journal.kafka.produce import Out
 from headrace.journal.kafka.rows import DEAD_PREFIX, headers_of, number_of
-from headrace.journal.kafka.topics import DEAD_SUFFIX
+from headrace.journal.kafka.topics import DEAD_SUFFIX, split_name
 from headrace.ports import Attempt, OpenState, Row, Subscription
 
 #: Commands of one transaction: enough to share it, few enough that others do not wait for long.
@@ -76,7 +76,7 @@ class Decisions:
 
     def __init__(self, log: Log, subscription: Subscription, ledger: str) -> None:
         self._log, self._ledger = log, ledger
-        self._handler, self._topic = subscription.handler, subscription.topic
+        (self._handler, self._replay), self._topic = split_name(subscription.handler), subscription.topic
         self._rows = log.rows_of(subscription.topic)
         #: What was decided, by partition and offset, as of the records of the ledger before an offset.
         self._fates: dict[tuple[int, int], Fate] = {}
@@ -118,8 +118,9 @@ class Decisions:
     def _problem(self, part: Part, command: Decide, known: Fate, letter: Message | None) -> str:
         """Return why a command is not followed, or an empty string."""
         told = {} if letter is None else dict(headers_of(letter))
-        said = tuple(told.get(DEAD_PREFIX + name, b"") for name in ("handler", "offset", "generation"))
-        wanted = (self._handler, str(command.offset), str(command.generation))
+        names = ("handler", "replay", "offset", "generation")
+        said = tuple(told.get(DEAD_PREFIX + name, b"") for name in names)
+        wanted = (self._handler, self._replay, str(command.offset), str(command.generation))
         before = known.of(command.generation)
         reasons = (
             (letter is None or said != tuple(map(str.encode, wanted)), "there is no such dead letter"),

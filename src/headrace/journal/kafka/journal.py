@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
 
 from headrace import errors
 from headrace.event.envelope import Head, Stamp
@@ -11,6 +10,7 @@ from headrace.journal.kafka.client import Cluster
 from headrace.journal.kafka.consumer import KafkaConsumer
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.produce import Out, Transactions, Unsure
+from headrace.journal.kafka.replays import KafkaReplays
 from headrace.journal.kafka.rows import Emitted, offset_of, partition_of, written
 from headrace.journal.kafka.share import KafkaWorker, Wish
 from headrace.journal.kafka.topics import OWN, Elsewhere
@@ -35,16 +35,15 @@ from headrace.ports.index import Index
 class KafkaJournal:
     """Events and ledgers on a cluster; first positions, claims and versions in an index."""
 
-    can_replay = False
-
     def __init__(
         self, cluster: Cluster, index: Index, *, clock: Clock, chance: Chance, faults: Faults
     ) -> None:
         #: The cluster and the index, for those who look into the journal.
-        self.log = self._log = Log(cluster, index, clock=clock, chance=chance, faults=faults)
+        log = self.log = self._log = Log(cluster, index, clock=clock, chance=chance, faults=faults)
         self.address = cluster.address
         self._latest: set[str] = set()
         self._units: Transactions | None = None
+        self._replays = KafkaReplays(log)
 
     async def open(self) -> None:
         """Connect; raises `JournalUnavailable` when no broker answers.  Harmless when that is done."""
@@ -57,11 +56,12 @@ class KafkaJournal:
         units, self._units = self._units, None
         if units is not None:
             units.close()
+            await self._replays.close()
             await self._log.close()
 
-    def replays(self) -> NoReturn:
-        """Refuse: allotting history takes one transaction over ledger and index, which is not written yet."""
-        raise errors.ReplayUnsupported
+    def replays(self) -> KafkaReplays:
+        """Return the replays of this journal."""
+        return self._replays
 
     # --- topics and stamps --------------------------------------------------------------------
 
@@ -186,5 +186,7 @@ class KafkaJournal:
     ) -> KafkaConsumer:
         """Return this worker's share of a subscription."""
         assert isinstance(worker, KafkaWorker)
+        if subscription.replay:
+            return self._replays.consumer(worker, subscription)
         wish = Wish(subscription.handler in self._latest, at_least_once)
         return KafkaConsumer(self._log, worker, subscription, wish)

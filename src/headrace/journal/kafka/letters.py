@@ -7,7 +7,8 @@ same at every look, in every process, and with every index.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from confluent_kafka import Message
@@ -21,7 +22,7 @@ from headrace.journal.kafka.log import Log, own_topics
 from headrace.journal.kafka.produce import Out
 from headrace.journal.kafka.rows import DEAD_PREFIX, PARTITION_BITS, headers_of, number_of
 from headrace.journal.kafka.spans import Span, Spans
-from headrace.journal.kafka.topics import DEAD_SUFFIX
+from headrace.journal.kafka.topics import DEAD_SUFFIX, OWN, replay_name, split_name
 from headrace.journal.kafka.versions import Known
 from headrace.journal.reader import unreadable
 from headrace.journal.versions import handler_unknown
@@ -33,9 +34,10 @@ _HANDLERS = (1 << HANDLER_BITS) - 1
 
 
 class Spot(NamedTuple):
-    """An event of a handler."""
+    """An event of a subscription."""
 
-    handler: str
+    #: The name of the handler, or of one of its replays.
+    name: str
     partition: int
     offset: int
 
@@ -58,19 +60,30 @@ async def letters(log: Log, wanted: Filter = UNDECIDED) -> list[Letter]:
 
     ``fate`` is what was asked for or done; one that its owner refused is undecided again, and says why.
     """
+    return [one for _, one in await named(log, wanted)]
+
+
+async def named(log: Log, wanted: Filter = UNDECIDED) -> list[tuple[str, Letter]]:
+    """Return dead letters with the names of the subscriptions that they died in: a handler, or a replay."""
     known = await log.versions.catch_up()
     handlers = _handlers(known, wanted.handler)
     told = await _read(log, handlers)
     found = [_letter(log, known, told, message) for message in told.letters]
-    mine = [one for one in found if one is not None and one.handler in handlers]
-    died = {(one.handler, *_place(one), one.generation): (one.reason, one.code) for one in mine}
+    mine = [pair for pair in found if pair is not None and pair[1].handler in handlers]
+    died = {(name, *_place(one), one.generation): (one.reason, one.code) for name, one in mine}
     mine = [
-        one._replace(
-            again=died.get((one.handler, *_place(one), one.generation - 1)) == (one.reason, one.code)
-        )
-        for one in mine
+        (name, one._replace(again=died.get((name, *_place(one), one.generation - 1)) == _why(one)))
+        for name, one in mine
     ]
-    return sorted((one for one in mine if _passes(one, wanted)), key=lambda one: (one.died, one.id))
+    return sorted((pair for pair in mine if _passes(pair[1], wanted)), key=lambda pair: _age(pair[1]))
+
+
+def _why(letter: Letter) -> tuple[str, str]:
+    return letter.reason, letter.code
+
+
+def _age(letter: Letter) -> tuple[datetime, int]:
+    return letter.died, letter.id
 
 
 async def redrive(log: Log, wanted: Sequence[Letter]) -> list[Decided]:
@@ -85,19 +98,33 @@ async def drop(log: Log, wanted: Sequence[Letter]) -> list[Decided]:
 
 async def refusals(log: Log, wanted: Sequence[Letter], *, drop: bool = False) -> list[Decided]:
     """Return what `redrive` (or `drop`) would say of each letter, without doing it."""
-    known = await log.versions.catch_up()
-    now = {one.id: one for one in await letters(log, Filter(decided=True))}
-    return [Decided(one.id, _problem(known, now.get(one.id), drop=drop)) for one in wanted]
+    known, now = await log.versions.catch_up(), await _now(log)
+    return _refusals(known, now, wanted, drop=drop)
+
+
+async def _now(log: Log) -> dict[int, tuple[str, Letter]]:
+    return {pair[1].id: pair for pair in await named(log, Filter(decided=True))}
+
+
+def _refusals(
+    known: Known, now: Mapping[int, tuple[str, Letter]], wanted: Sequence[Letter], *, drop: bool
+) -> list[Decided]:
+    letters = [now[one.id][1] if one.id in now else None for one in wanted]
+    return [
+        Decided(one.id, _problem(known, letter, drop=drop))
+        for one, letter in zip(wanted, letters, strict=True)
+    ]
 
 
 async def _ask(log: Log, wanted: Sequence[Letter], fate: str) -> list[Decided]:
-    answers = await refusals(log, wanted, drop=fate == DROPPED)
+    known, now = await log.versions.catch_up(), await _now(log)
+    answers = _refusals(known, now, wanted, drop=fate == DROPPED)
     for letter, answer in zip(wanted, answers, strict=True):
         if not answer.problem:
             partition, offset = _place(letter)
             at, now_us = letter.id >> HANDLER_BITS + PARTITION_BITS, log.clock.wall_us()
             command = Decide(fate, offset, letter.generation, at, now_us)
-            _, topic = own_topics(letter.handler)
+            _, topic = own_topics(now[letter.id][0])
             await log.publisher.publish(Out(topic, partition, None, write_command(command)))
     return answers
 
@@ -137,8 +164,11 @@ def _passes(letter: Letter, wanted: Filter) -> bool:
 
 async def _read(log: Log, handlers: Iterable[str]) -> Told:
     """Read the dead letters, and the ledgers and commands of handlers."""
-    own = {topic: (handler, at) for handler in handlers for at, topic in enumerate(own_topics(handler))}
-    topics = [one for one in await log.opened().topics() if one.name in own or one.name.endswith(DEAD_SUFFIX)]
+    everything, wanted = await log.opened().topics(), set(handlers)
+    replays = {name for one in everything for name in _replays(one.name)}
+    names = wanted | {name for name in replays if split_name(name)[0] in wanted}
+    own = {topic: (name, at) for name in names for at, topic in enumerate(own_topics(name))}
+    topics = [one for one in everything if one.name in own or one.name.endswith(DEAD_SUFFIX)]
     told, ledgers = Told([], {}, {}), dict[Spot, int]()
     commands: list[tuple[str, Message]] = []
     for message in await _records(log, topics):
@@ -146,16 +176,23 @@ async def _read(log: Log, handlers: Iterable[str]) -> Told:
         if topic not in own:
             told.letters.append(message)
             continue
-        handler, at = own[topic]
+        name, at = own[topic]
         if at:
-            commands.append((handler, message))
+            commands.append((name, message))
         else:
-            _note(told, ledgers, handler, message)
-    for handler, message in commands:
+            _note(told, ledgers, name, message)
+    for name, message in commands:
         command, partition = read_decision(message.value() or b""), message.partition() or 0
-        if command and (message.offset() or 0) >= ledgers.get(Spot(handler, partition, 0), 0):
-            told.asked[Spot(handler, partition, command.offset), command.generation] = command.fate
+        if command and (message.offset() or 0) >= ledgers.get(Spot(name, partition, 0), 0):
+            told.asked[Spot(name, partition, command.offset), command.generation] = command.fate
     return told
+
+
+def _replays(topic: str) -> Iterator[str]:
+    """Yield the name of the replay whose ledger a topic is."""
+    name = topic.removeprefix(f"{OWN}.").removesuffix(".ledger")
+    if split_name(name)[1] and topic == own_topics(name)[0]:
+        yield name
 
 
 async def _records(log: Log, topics: Sequence[Topic]) -> list[Message]:
@@ -171,20 +208,20 @@ async def _records(log: Log, topics: Sequence[Topic]) -> list[Message]:
     return found
 
 
-def _note(told: Told, ledgers: dict[Spot, int], handler: str, message: Message) -> None:
+def _note(told: Told, ledgers: dict[Spot, int], name: str, message: Message) -> None:
     """Note what a record of a ledger says: of a letter, or how far commands are carried out."""
     key, value = read_key(message.key()), message.value() or b""
     if key is not None and key.kind == FATE:
-        told.fates[Spot(handler, key.partition, key.offset)] = read_fate(value)
+        told.fates[Spot(name, key.partition, key.offset)] = read_fate(value)
     elif key is not None and key.kind == POSITION:
-        ledgers[Spot(handler, key.partition, 0)] = read_position(value).commands
+        ledgers[Spot(name, key.partition, 0)] = read_position(value).commands
 
 
 # --- letters ----------------------------------------------------------------------------------------
 
 
-def _letter(log: Log, known: Known, told: Told, message: Message) -> Letter | None:
-    """Return a record of a topic of dead letters; ``None`` for one that somebody else has written."""
+def _letter(log: Log, known: Known, told: Told, message: Message) -> tuple[str, Letter] | None:
+    """Return a dead letter, and where it died; ``None`` for a record that somebody else has written."""
     why = {
         name.removeprefix(DEAD_PREFIX): (value or b"").decode(errors="replace")
         for name, value in headers_of(message)
@@ -194,15 +231,17 @@ def _letter(log: Log, known: Known, told: Told, message: Message) -> Letter | No
         offset, generation = int(why["offset"]), int(why["generation"])
         attempts, crashes = int(why["attempts"]), int(why["crashes"])
         earlier, topic_id = tuple(map(str, json.loads(why["errors"]))), bytes.fromhex(why["topic"])
-        spot = Spot(why["handler"], message.partition() or 0, offset)
+        replay = why.get("replay")
+        name = replay_name(why["handler"], replay) if replay else why["handler"]
+        spot = Spot(name, message.partition() or 0, offset)
     except (KeyError, ValueError):
         return None
     source = Topic((message.topic() or "").removesuffix(DEAD_SUFFIX), topic_id, 0)
     kind, event = _event(log, source, spot, message)
     number = number_of(spot.partition, message.offset() or 0) << HANDLER_BITS
-    return Letter(
-        id=number | known.number_of(spot.handler) & _HANDLERS,
-        handler=spot.handler,
+    return name, Letter(
+        id=number | known.number_of(why["handler"]) & _HANDLERS,
+        handler=why["handler"],
         type=kind,
         reason=why["reason"],
         code=why["code"],
@@ -218,6 +257,7 @@ def _letter(log: Log, known: Known, told: Told, message: Message) -> Letter | No
         again=False,
         event=event,
         refused=told.fates.get(spot, Fate()).problem,
+        replay=why.get("results", ""),
     )
 
 

@@ -23,7 +23,7 @@ from headrace.ports.index import Active, Claim, Index, Looked, Stretch
 #: Records that one look of a catching up index takes: a statement of the database has its bound in time.
 FILL_RECORDS_MAX = 5_000
 #: Of a ledger only the last record of each key counts: small segments, cleaned early, keep it quick to read.
-_COMPACTED = {
+COMPACTED = {
     "cleanup.policy": "compact",
     "segment.bytes": str(8 << 20),
     "segment.ms": str(10 * 60 * 1000),
@@ -135,7 +135,7 @@ class Log:
     async def own_of(self, handler: str, topic: TopicInfo) -> Own:
         """Return the topics of a subscription, and see that they and the dead letters' topic exist."""
         own, admin = Own(*own_topics(handler)), self.opened()
-        await admin.make(own.ledger, LEDGER_PARTITION + 1, **_COMPACTED)
+        await admin.make(own.ledger, LEDGER_PARTITION + 1, **COMPACTED)
         await admin.make(own.commands, topic.partitions, **_KEPT)
         letters = await admin.make(topic.name + DEAD_SUFFIX, topic.partitions, **_KEPT)
         self._bytes_max[letters.name] = letters.bytes_max

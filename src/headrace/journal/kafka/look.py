@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace import errors
-from headrace.journal.kafka import counting, rules, standing
+from headrace.journal.kafka import counting, replayed, rules, standing
 from headrace.journal.kafka import letters as dlq
 from headrace.journal.kafka.client import Cluster
 from headrace.journal.kafka.events import Events, KafkaFeed
@@ -52,8 +52,8 @@ class KafkaLook(Surveying):
         return await counting.progress(self._survey)
 
     async def replays(self) -> list[Replayed]:
-        """Return none: there are no replays on Kafka yet."""
-        return []
+        """Return the replays, oldest first."""
+        return await replayed.replays(self._survey)
 
     async def retired(self) -> list[RetiredOne]:
         """Return nothing: on a cluster a handler ends with its consumer group."""
@@ -90,7 +90,8 @@ class KafkaLook(Surveying):
 
     async def standings(self, event: StoredEvent) -> list[Standing]:
         """Return where an event stands."""
-        return await standing.standings(self._survey, event)
+        found = await standing.standings(self._survey, event)
+        return sorted([*found, *await replayed.standings(self._survey, event)], key=lambda one: one.handler)
 
     async def letters(self, wanted: Filter = UNDECIDED) -> list[Letter]:
         """Return dead letters, oldest first."""

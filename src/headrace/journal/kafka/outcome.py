@@ -126,6 +126,9 @@ class Origin(NamedTuple):
     topic: str
     topic_id: bytes
     stamps: Stamps
+    #: The number of the replay that they died in, and for people where its results lie.
+    replay: str = ""
+    where: str = ""
 
 
 def dead_record(origin: Origin, partition: int, letter: DeadLetter, version: str) -> Out:
@@ -152,6 +155,8 @@ def dead_record(origin: Origin, partition: int, letter: DeadLetter, version: str
         "partition": str(partition),
         "offset": str(offset_of(row[0])),
     }
+    if origin.replay:
+        why |= {"replay": origin.replay, "results": origin.where}
     headers += [(DEAD_PREFIX + name, text.encode(errors="replace")) for name, text in why.items()]
     if isinstance(head, Unreadable):
         key = head.key

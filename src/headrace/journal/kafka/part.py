@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from confluent_kafka import Message
 
 from headrace.codec.ledger import OpenEntry, Position, Range
 from headrace.journal.held import Held, Open
+from headrace.journal.kafka.allotted import Allotted
 from headrace.journal.kafka.rows import Reading, number_of, offset_of
 from headrace.ports import Clock, DeadLetter, Row
 from headrace.ports.index import First
+
+#: A replay passes over so many records in one go, beside those that it was allotted.
+PASS_RECORDS_MAX = 2_000
 
 
 @dataclass(slots=True)
@@ -25,6 +31,8 @@ class Fetched:
     upto: int = 0
     #: Where their ids were seen first, for those that are not the first themselves.
     copies: dict[int, First] = field(default_factory=dict[int, First])
+    #: For a replay: all that it was allotted below this offset was fetched, whatever comes after it.
+    reached: int = 0
 
     def pop(self) -> First | None:
         """Take the first record; return where its id was seen first, if that was not here."""
@@ -68,6 +76,9 @@ class Part:
     #: The first command that is not carried out; and those that were fetched and are not.
     commands: int = 0
     asked: deque[Message] = field(default_factory=deque[Message])
+    #: What is to be handled, where that is not everything; and how many events have followed from it.
+    allotted: Allotted | None = None
+    emitted: int = 0
 
     def copy(self) -> Part:
         """Return a copy to change until a transaction has committed; what is fetched is shared."""
@@ -97,6 +108,42 @@ class Part:
         held.high = held.stored = held.claimed_after = number_of(self.partition, low - 1)
         self.taken += lost
         self.expired += lost
+        self.changed = True
+
+    def wants(self, offset: int) -> bool:
+        """Return whether an offset is to be handled."""
+        return self.allotted is None or self.allotted.has(self.partition, offset)
+
+    def some(self, readings: Iterable[Reading], count: int) -> list[Reading]:
+        """Return the first of some records, so many that at most ``count`` of them are to be handled."""
+        if self.allotted is None:
+            return list(islice(readings, count))
+        found: list[Reading] = []
+        for reading in islice(readings, PASS_RECORDS_MAX):
+            count -= self.wants(reading.seen.offset)
+            if count < 0:
+                break
+            found.append(reading)
+        return found
+
+    def wanted(self, readings: list[Reading]) -> int:
+        """Return how many of some records are to be handled."""
+        if self.allotted is None:
+            return len(readings)
+        return sum(self.wants(one.seen.offset) for one in readings)
+
+    def may_end(self) -> bool:
+        """Return whether nothing is left of a replay, though the position does not say so yet."""
+        if self.allotted is None or self.held.unsettled or self.waiting.records:
+            return False
+        stop = self.allotted.stop(self.partition)
+        return self.waiting.reached >= stop > offset_of(self.held.high) + 1
+
+    def end(self) -> None:
+        """Move the position to the end of what a replay was allotted."""
+        assert self.allotted is not None, "live has no end"
+        held, stop = self.held, self.allotted.stop(self.partition)
+        held.high = held.stored = held.claimed_after = number_of(self.partition, stop - 1)
         self.changed = True
 
     def position(self, clock: Clock) -> Position:
@@ -137,6 +184,7 @@ class Part:
             assigned=self.assigned,
             commands=self.commands,
             expired=self.expired,
+            emitted=self.emitted,
         )
 
     def version_of(self, offset: int) -> str:
@@ -160,4 +208,5 @@ def part_of(partition: int, place: int, epoch: int, position: Position) -> Part:
         position.expired,
         assigned=position.assigned + 1,
         commands=position.commands,
+        emitted=position.emitted,
     )

@@ -13,7 +13,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from headrace import errors
 from headrace.codec.ledger import FORM, LEDGER_PARTITION, POSITION, Position, read_key, read_position
+from headrace.journal.kafka.allotted import Allotted
 from headrace.journal.kafka.client import REQUEST_TIMEOUT_S, Cluster, Doing, Topic, coded, reading
+from headrace.journal.kafka.ends import Ends
 from headrace.journal.kafka.fetch import Fetcher
 from headrace.ports import World
 
@@ -83,6 +85,8 @@ class Events(NamedTuple):
     assigned: Callable[[list[Start]], None]
     gone: Callable[[list[int]], None]
     records: Callable[[list[Message]], None]
+    #: For a replay: nothing that it was allotted comes after these offsets, by partition.
+    ended: Callable[[dict[int, int]], None]
     failed: Callable[[BaseException], None]
     #: Awaited on the loop before partitions are given up in order.
     leaving: Callable[[list[int]], Coroutine[Any, Any, None]]
@@ -96,7 +100,7 @@ class Poller:
     only: taken afresh after a revocation it would let a stale owner commit (tried, accepted).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a member, and who hears of it
         self,
         cluster: Cluster,
         group: str,
@@ -106,6 +110,7 @@ class Poller:
         world: World,
         *,
         lease_ms: int,
+        allotted: Allotted | None = None,
     ) -> None:
         config = {
             "client.id": f"{CLIENT}-{os.getpid()}",
@@ -116,6 +121,7 @@ class Poller:
             "fetch.wait.max.ms": ANSWER_MS,
             "max.poll.interval.ms": AWAY_MS_MAX,
             **(_BY_BROKER if cluster.by_broker else _classic(lease_ms)),
+            "enable.partition.eof": allotted is not None,
         }
         self._address, self._doing = cluster.address, Doing("read", topic.name, group)
         self.topic, self._own = topic, own
@@ -126,6 +132,7 @@ class Poller:
         self._faults = world.faults
         self._events, self._loop = events, asyncio.get_running_loop()
         self._latest = False
+        self._ends = Ends(self._consumer, topic.name, allotted)
         self._stopped = threading.Event()
         self._mine: set[int] = set()
         #: Partitions of the commands: given, and read (which begins with the partition of the source).
@@ -171,6 +178,7 @@ class Poller:
             )
             while not self._stopped.is_set():
                 self._breathe(full=not self._room.wait(ROOM_S))
+                self._ends.go_on(paused=self._paused)
                 self._look_ahead()
                 self._hand_on(self._consumer.consume(1, WAIT_S))
         except Exception as fault:  # noqa: BLE001 - whatever ends the thread, the consumer has to know
@@ -193,7 +201,8 @@ class Poller:
         """Pause while enough is waiting on the loop, go on when it is not."""
         if full is self._paused:
             return
-        where = [TopicPartition(self.topic.name, partition) for partition in self._mine]
+        read = self._mine - self._ends.at.keys()
+        where = [TopicPartition(self.topic.name, partition) for partition in read]
         if where:
             (self._consumer.pause if full else self._consumer.resume)(where)
         self._paused = full
@@ -217,16 +226,22 @@ class Poller:
             return
         found += self._consumer.consume(BURST, 0)
         records, eaten = list[Message](), set[int]()
+        ended: dict[int, int] = {}
         for message in found:
             error = message.error()
-            if error is None:
+            if self._ends.beyond(message):
+                ended.setdefault(message.partition() or 0, message.offset() or 0)
+            elif error is None:
                 records.append(message)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library names it so
                 eaten.add(message.partition() or 0)
-            elif not error.retriable():
+            elif error.code() != KafkaError._PARTITION_EOF and not error.retriable():  # noqa: SLF001 - as above
                 self._tell(self._events.failed, coded(error, self._address, self._doing))
         if records:
             self._tell(self._events.records, records)
+        new = self._ends.reached(ended, self._mine) if ended else None
+        if new:
+            self._tell(self._events.ended, new)
         if eaten:
             self._take_again(eaten)
 
@@ -246,6 +261,7 @@ class Poller:
         ]
         self._commands |= {one.partition: one.position.commands for one in starts}
         self._mine |= {one.partition for one in starts}
+        self._ends.begun({one.partition for one in starts})
         new = (self._mine & self._given) - self._heard
         self._heard |= new
         where += [
@@ -293,7 +309,7 @@ class Poller:
         if found is not None and found.high >= high:
             problem = f"{self.topic.name}/{partition} ends at {high}, but {found.high} was handled."
             raise errors.JournalUnavailable(problem, path=self._address, hint="the brokers have lost records")
-        start = high if self._latest else low
+        start = self._ends.first(partition, high if self._latest else low)
         position = found or Position(high=start - 1, start=start, topic_id=self.topic.topic_id)
         self._faults.at("take.ledger")
         epoch = self.epochs[partition] = self.epochs.get(partition, 0) + 1

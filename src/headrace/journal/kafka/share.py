@@ -21,6 +21,7 @@ from headrace.codec.ledger import (
     write_position,
 )
 from headrace.journal.held import Open
+from headrace.journal.kafka.allotted import Allotted
 from headrace.journal.kafka.decisions import Decisions
 from headrace.journal.kafka.deliver import Deliveries
 from headrace.journal.kafka.log import Log
@@ -30,6 +31,7 @@ from headrace.journal.kafka.part import Part, part_of
 from headrace.journal.kafka.poll import Events, Own, Poller, Start
 from headrace.journal.kafka.produce import Fence, Out, Transactions, Unsure
 from headrace.journal.kafka.rows import Gone, Rows, offset_of
+from headrace.journal.kafka.topics import split_name
 from headrace.ports import Attempt, DeadLetter, OpenState, Row, Subscription, Survey
 from headrace.ports.index import Bound, Claim, Tried
 from headrace.runtime.rhythm import insist
@@ -68,6 +70,8 @@ class Wish(NamedTuple):
     #: A new one begins behind what is there.
     latest: bool
     at_least_once: bool
+    #: What a replay is to handle.
+    allotted: Allotted | None = None
 
 
 class Share:
@@ -97,10 +101,15 @@ class Share:
         self.woken = asyncio.Event()
         self.decisions: Decisions
         self.parents = Parents(log, self.woken.set)
+        #: For people: where the results of a replay lie.
+        self.where = "" if wish.allotted is None else wish.allotted.where
 
     async def join(self) -> None:
         """Join the group; from then on it is the group that gives and takes partitions."""
-        topic = await self._log.renew(self._topic)
+        topic, allotted = await self._log.renew(self._topic), self._wish.allotted
+        if allotted is not None and allotted.topic_id != topic.topic_id:
+            problem = f"{topic.name} was deleted and made again, so its history is another"
+            raise errors.ReplayRefused(handler=split_name(self._handler)[0], problem=problem)
         if self.poller is not None and topic.topic_id != self.poller.topic.topic_id:
             _log.warning("%s: the topic was deleted and made again; it is read from its start", topic.name)
             await self.leave()
@@ -113,8 +122,13 @@ class Share:
         self.own = await log.own_of(self._handler, self._topic)
         self.decisions = Decisions(log, self._subscription, self.own.ledger)
         self.transactions = Transactions(log.cluster, group, log.chance, log.faults)
-        events = Events(self._assigned, self._gone, self._records, self._failed, self._leaving)
-        self.poller = Poller(log.cluster, group, topic, self.own, events, log, lease_ms=self._lease_ms)
+        events = Events(
+            self._assigned, self._gone, self._records, self._ended, self._failed, self._leaving
+        )  # fmt: skip
+        self.poller = Poller(
+            log.cluster, group, topic, self.own, events, log,
+            lease_ms=self._lease_ms, allotted=allotted,
+        )  # fmt: skip
         # Counted on: under the same number an outcome of before would be taken for one of this membership.
         self.poller.epochs = self._epochs
         self.deliveries = Deliveries(log.cluster, group) if self._wish.at_least_once else None
@@ -219,9 +233,9 @@ class Share:
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._finished)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         fault = None if task.cancelled() else task.exception()
         if fault is not None:  # no outage: whoever asks for events next has to know
@@ -231,7 +245,8 @@ class Share:
         self.rebalances += 1
         for start in starts:
             tp = self._log.place(self._topic, start.partition)
-            self.parts[tp] = part_of(start.partition, tp, start.epoch, start.position)
+            part = self.parts[tp] = part_of(start.partition, tp, start.epoch, start.position)
+            part.allotted = self._wish.allotted
         self._later(self._take_over(starts))
 
     async def _take_over(self, starts: list[Start]) -> None:
@@ -287,8 +302,10 @@ class Share:
         after = start.position.high + 1
         if after >= start.low:
             return None
-        bound = Bound(start.partition, after, start.low)
-        (count,) = await self._index.view.counts(self._log.found(self._topic).topic_id, [bound])
+        allotted, bounds = self._wish.allotted, [Bound(start.partition, after, start.low)]
+        if allotted is not None:
+            bounds = allotted.within(*bounds[0])
+        count = sum(await self._index.view.counts(self._log.found(self._topic).topic_id, bounds))
         _log.warning(
             "%s: offsets %d to %d of partition %d were deleted before they were handled; %d events expired",
             self._handler, after, start.low - 1, start.partition, count,
@@ -334,6 +351,14 @@ class Share:
         self.rebalances += 1
         for partition in partitions:
             self.parts.pop(self._log.place(self._topic, partition), None)
+        self.woken.set()
+
+    def _ended(self, reached: dict[int, int]) -> None:
+        """Note that a replay has been given all that it was allotted of partitions, below these offsets."""
+        for partition, offset in reached.items():
+            part = self.parts.get(self._log.place(self._topic, partition))
+            if part is not None:
+                part.waiting.reached = max(part.waiting.reached, offset)
         self.woken.set()
 
     def _failed(self, fault: BaseException) -> None:

@@ -9,6 +9,7 @@ from headrace.journal.kafka import letters
 from headrace.journal.kafka.counting import Moment, moment_of, owners
 from headrace.journal.kafka.events import Events
 from headrace.journal.kafka.survey import Ledger, Survey
+from headrace.journal.kafka.topics import split_name
 from headrace.journal.scan import OPEN_MAX
 from headrace.ports import OpenState, VersionInfo, index
 from headrace.ports.index import Bound
@@ -58,7 +59,7 @@ async def _placed(
     entry = next((one for one in position.open if one.offset == offset), None)
     if entry is not None:
         return await _opened(survey, now, ledger, event, base, entry)
-    letter = await _letter(survey, ledger, event) if position.dead else None
+    letter = await letter_of(survey, ledger.handler, event) if position.dead else None
     if letter is not None:
         return base._replace(state=State.DEAD, version=version, letter=letter)
     return base._replace(state=State.DONE, version=version)
@@ -102,14 +103,16 @@ def _version(
     return next((one for one in now.known.of(ledger.handler) if one.name == name), None)
 
 
-async def _letter(survey: Survey, ledger: Ledger, event: StoredEvent) -> Letter | None:
-    """Return the dead letter that counts: the last one, unless it was redriven."""
-    everything = await letters.letters(survey.log, Filter(handler=ledger.handler, decided=True))
+async def letter_of(survey: Survey, name: str, event: StoredEvent) -> Letter | None:
+    """Return the dead letter of a handler, or of a replay, that counts: the last one, unless redriven."""
+    everything = await letters.named(survey.log, Filter(handler=split_name(name)[0], decided=True))
     here = event.envelope
     mine = [
         one
-        for one in everything
-        if (told := one.event.envelope).event_id == here.event_id and told.offset == here.offset
+        for by, one in everything
+        if by == name
+        and (told := one.event.envelope).event_id == here.event_id
+        and told.offset == here.offset
     ]
     last = mine[-1] if mine else None
     return None if last is None or last.fate == "redriven" else last

@@ -23,13 +23,13 @@ from headrace.journal.kafka.client import Cluster, Topic
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.rows import Reading
 from headrace.journal.kafka.spans import At, Bounds, Span, Spans
-from headrace.journal.kafka.topics import OWN
+from headrace.journal.kafka.topics import OWN, split_name
 from headrace.journal.kafka.versions import VERSIONS, Known
 from headrace.ports import Chance, Clock, Faults
 from headrace.ports.index import Claim, Index, Stretch
 from headrace.ports.upkeep import Progressed
 
-_LEDGER = re.compile(rf"{OWN}\.(.+)\.ledger")
+_LEDGER = re.compile(rf"{OWN}\.(.+)\.(ledger|replays)")
 #: The last records about partitions are looked for in so many offsets, then in eight times as many.
 LAST_OFFSETS = 1_000
 #: Throughput is that of the last seconds, as the times of ledger records tell.
@@ -43,10 +43,12 @@ class Catalogue(NamedTuple):
 
     #: Those that hold events, by name.
     topics: dict[str, Topic]
-    #: The ledger topics, by handler.
+    #: The ledger topics of live subscriptions, by handler.
     ledgers: dict[str, Topic]
     #: All topics that this user may see, by the cluster's id.
     everything: dict[bytes, Topic]
+    #: Handlers whose history was replayed, or is.
+    replayed: list[str]
 
     def partitions(self) -> list[At]:
         """Return the partitions of the topics that hold events."""
@@ -130,9 +132,13 @@ class Survey:
         """Return the topics: those that apps have used, and those that subscriptions are about."""
         everything = await self.log.opened().topics()
         used = await self.log.index.view.topics()
-        ledgers = {found[1]: one for one in everything if (found := _LEDGER.fullmatch(one.name))}
+        own = [(found, one) for one in everything if (found := _LEDGER.fullmatch(one.name))]
+        ledgers = {
+            found[1]: one for found, one in own if found[2] == "ledger" and not split_name(found[1])[1]
+        }
         topics = {one.name: one for one in everything if one.topic_id in used}
-        return Catalogue(topics, ledgers, {one.topic_id: one for one in everything})
+        replayed = sorted(found[1] for found, _ in own if found[2] == "replays")
+        return Catalogue(topics, ledgers, {one.topic_id: one for one in everything}, replayed)
 
     # --- ledgers ------------------------------------------------------------------------------
 

@@ -11,7 +11,14 @@ from typing import Protocol
 
 from confluent_kafka import Message
 
-from headrace.codec.commands import Activate, Offer, VersionCommand, read_version_command, write_command
+from headrace.codec.commands import (
+    Activate,
+    Offer,
+    Trial,
+    VersionCommand,
+    read_version_command,
+    write_command,
+)
 from headrace.journal.kafka.client import Admin, Topic
 from headrace.journal.kafka.produce import Out, Publisher
 from headrace.journal.versions import chosen, handler_unknown, info_of
@@ -33,28 +40,35 @@ class Known:
         self._epochs: dict[str, int] = {}
         self._handlers: dict[str, HandlerRow] = {}
         self._versions: dict[tuple[str, str, int], VersionRow] = {}
+        #: Numbers of the versions that replays alone know.
+        self._tried: set[int] = set()
 
     def apply(self, command: VersionCommand) -> None:
         """Apply the next command."""
-        if isinstance(command, Offer):
-            self._offer(command)
-            return
         handler = self._handlers.get(command.handler)
         version = self._version(command.handler, command.declared, command.model, command.digest)
-        if handler is not None and version is not None:
-            self._handlers[command.handler] = handler._replace(active=version.id)
+        if isinstance(command, Trial):
+            if handler is not None and version is None:
+                self._tried.add(self._add(handler, command).id)
+        elif isinstance(command, Offer):
+            if version is None or version.id in self._tried:  # else two workers offered it at once
+                handler = handler or HandlerRow(len(self._handlers) + 1, command.handler, 0)
+                self._activate(handler, version or self._add(handler, command))
+        elif handler is not None and version is not None:
+            self._activate(handler, version)
 
-    def _offer(self, command: Offer) -> None:
-        if self._version(command.handler, command.declared, command.model, command.digest) is not None:
-            return  # two workers offered it at once
-        number = self._handlers[command.handler].id if command.handler in self._handlers else 0
-        handler = HandlerRow(number or len(self._handlers) + 1, command.handler, len(self._versions) + 1)
+    def _activate(self, handler: HandlerRow, version: VersionRow) -> None:
+        self._handlers[handler.name] = handler._replace(active=version.id)
+        self._tried.discard(version.id)
+
+    def _add(self, handler: HandlerRow, command: Offer | Trial) -> VersionRow:
         model = 0 if command.digest is None else self._model(command).id
-        version = VersionRow(handler.active, handler.id, command.declared, model, command.at_us)
-        self._handlers[command.handler] = handler
+        number = len(self._versions) + 1
+        version = VersionRow(number, handler.id, command.declared, model, command.at_us)
         self._versions[command.handler, command.declared, model] = version
+        return version
 
-    def _model(self, command: Offer) -> ModelRow:
+    def _model(self, command: Offer | Trial) -> ModelRow:
         name, digest = command.model or "", command.digest or ""
         found = self._models.get((name, digest))
         if found is None:
@@ -76,10 +90,25 @@ class Known:
         return self._versions.get((handler, declared, number))
 
     def offered(self, offer: VersionOffer) -> Offered | None:
-        """Return the answer to an offer, or ``None`` where the version is not known."""
+        """Return the answer to an offer; ``None`` where nobody knows the version, or replays alone do."""
         version = self._version(offer.handler, offer.declared, offer.model, offer.digest)
         active = self.active(offer.handler)
-        return None if version is None or active is None else Offered(self._info(version), active)
+        if version is None or active is None or version.id in self._tried:
+            return None
+        return Offered(self._info(version), active)
+
+    def tried(self, offer: VersionOffer) -> VersionInfo:
+        """Return the version that a replay can run; one that nobody knows yet has the number 0."""
+        version = self._version(offer.handler, offer.declared, offer.model, offer.digest)
+        if version is not None:
+            return self._info(version)
+        told: tuple[str | int | None, ...] = (None,) * 4
+        if offer.digest is not None:
+            name = offer.model or ""
+            found = self._models.get((name, offer.digest))
+            epoch = self._epochs.get(name, 0) + 1 if found is None else found.epoch
+            told = (name, offer.digest, epoch, offer.model_declared if found is None else found.declared)
+        return info_of((0, offer.handler, offer.declared, *told))
 
     def handlers(self) -> list[str]:
         """Return the names of all handlers, as they appeared."""
@@ -176,19 +205,25 @@ class Versions:
         found = (await self.catch_up()).offered(offer)
         if found is not None:
             return found
-        command = Offer(
-            offer.handler,
-            offer.declared,
-            self._log.clock.wall_us(),
-            offer.model if offer.digest is not None else None,
-            offer.digest,
-            offer.model_declared,
-        )
-        await self._append(command)
+        await self._append(Offer(*self._told(offer)))
         found = (await self.catch_up()).offered(offer)
         self._log.faults.at("version.offered")
         assert found is not None, "the topic was read beyond what was appended"
         return found
+
+    async def try_out(self, offer: VersionOffer) -> VersionInfo:
+        """Make a version known that a replay can run; the active one stays active."""
+        found = (await self.catch_up()).tried(offer)
+        if not found.id:
+            await self._append(Trial(*self._told(offer)))
+            found = (await self.catch_up()).tried(offer)
+        return found
+
+    def _told(self, offer: VersionOffer) -> tuple[str, str, int, str | None, str | None, str | None]:
+        """Return what a command says of an offer."""
+        model = offer.model if offer.digest is not None else None
+        now_us = self._log.clock.wall_us()
+        return offer.handler, offer.declared, now_us, model, offer.digest, offer.model_declared
 
     async def activate(self, handler: str, text: str) -> VersionInfo:
         """Make a known version the active one; raises `HandlerUnknown` or `VersionUnknown`."""

@@ -1,0 +1,127 @@
+"""The topic that says what the replays of a handler were allotted, and the one who may write to it.
+
+What is written there counts, whatever becomes of the index.  Who writes has a transactional id that is fixed
+for the handler: the brokers refuse the transaction of one after whom another has begun, so of two who
+allot at once the first begins anew, and reads what the second was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from headrace import errors
+from headrace.codec.allotment import FORM, Allotment, read_allotment, write_allotment
+from headrace.journal.kafka.client import Doing, coded
+from headrace.journal.kafka.log import COMPACTED, Log
+from headrace.journal.kafka.produce import COMMIT_TRIES_MAX, TRANSACTION_MS_MAX, settings_of
+from headrace.journal.kafka.topics import LEDGER_BYTES_MAX, OWN
+
+#: A record of more would not be taken; with it intervals of some 700,000 stretches of history.
+ALLOTMENT_BYTES_MAX = LEDGER_BYTES_MAX - 65_536
+#: Errors of one after whom another has begun.
+_FENCED = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001 - the library names its own errors so
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+    }
+)
+
+
+def allotments_topic(handler: str) -> str:
+    """Return the name of the topic, and of the transactions in which it is written to."""
+    return f"{OWN}.{handler}.replays"
+
+
+class Allotments:
+    """What the replays of one handler were allotted."""
+
+    def __init__(self, log: Log, handler: str) -> None:
+        self._log, self._handler, self._topic = log, handler, allotments_topic(handler)
+        self._found: dict[str, Allotment] = {}
+        self._upto = 0
+        self._there = False
+
+    async def read(self) -> list[Allotment]:
+        """Return all that was allotted, oldest first; nothing is created."""
+        if not self._there:
+            self._there = await self._log.opened().find(self._topic) is not None
+        for message in await self._log.read_on(self._topic, 0, self._upto) if self._there else ():
+            found = read_allotment(message.value() or b"")
+            if found is not None:
+                if found.form > FORM:
+                    raise errors.JournalNewer(path=self._log.address, found=found.form, known=FORM)
+                self._found[found.replay] = found
+            self._upto = (message.offset() or 0) + 1
+        return sorted(self._found.values(), key=lambda one: (one.at_us, one.replay))
+
+    async def writer(self) -> Writer:
+        """Return the one who may allot from now on; all others are refused."""
+        await self._log.opened().make(self._topic, 1, **COMPACTED)
+        writer = Writer(self._log, self._topic)
+        await asyncio.to_thread(writer.begin)
+        return writer
+
+    def check(self, record: Allotment) -> None:
+        """Raise `ReplayRefused` for an allotment of too many stretches."""
+        if len(write_allotment(record)) > ALLOTMENT_BYTES_MAX:
+            count = sum(map(len, record.parts.values()))
+            problem = (
+                f"the history asked for falls into {count:,} stretches, which are too many for one replay"
+            )
+            hint = "ask for less of it at a time: --from and --to"
+            raise errors.ReplayRefused(handler=self._handler, problem=problem, hint=hint)
+
+
+class Writer:
+    """Writes one allotment, unless somebody else has begun to allot meanwhile."""
+
+    def __init__(self, log: Log, topic: str) -> None:
+        self._log, self._topic = log, topic
+        config = {"transactional.id": topic, "transaction.timeout.ms": TRANSACTION_MS_MAX}
+        self._producer = Producer(settings_of(log.cluster, **config))
+
+    def begin(self) -> None:
+        """Have the brokers end what others have begun: committed, or aborted."""
+        try:
+            self._producer.init_transactions(TRANSACTION_MS_MAX / 1000)
+        except KafkaException as fault:
+            raise self._coded(fault) from fault
+
+    async def write(self, record: Allotment) -> bool:
+        """Write it for good; ``False`` where that was refused, or nobody can say: the topic has to say."""
+        return await asyncio.to_thread(self._write, record)
+
+    def _write(self, record: Allotment) -> bool:
+        producer = self._producer
+        try:
+            producer.begin_transaction()
+            producer.produce(self._topic, write_allotment(record), record.replay.encode(), 0)
+            self._log.faults.at("replay.allotted")
+            return self._commit()
+        except KafkaException as fault:
+            error: KafkaError = fault.args[0]
+            if error.code() in _FENCED:
+                return False
+            if not error.fatal():
+                with suppress(KafkaException):
+                    producer.abort_transaction(TRANSACTION_MS_MAX / 1000)
+            raise self._coded(fault) from fault
+
+    def _commit(self) -> bool:
+        for _ in range(COMMIT_TRIES_MAX):
+            try:
+                self._producer.commit_transaction(TRANSACTION_MS_MAX / 1000)
+            except KafkaException as fault:
+                if not fault.args[0].retriable():
+                    raise
+            else:
+                return True
+        return False
+
+    def _coded(self, fault: KafkaException) -> errors.JournalError:
+        doing = Doing("write to", self._topic, transactional_id=self._topic)
+        return coded(fault, self._log.address, doing)
