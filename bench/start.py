@@ -86,7 +86,7 @@ def importing(folder: Path, module: str) -> Side:
 def first_event(folder: Path) -> float:
     """Return the milliseconds from the command to the first result, with a journal that holds one event."""
     for old in folder.glob("headrace.db*"):
-        shutil.rmtree(old) if old.is_dir() else old.unlink()
+        old.unlink()
     quiet = {"env": in_folder(folder), "cwd": folder, "stdout": subprocess.DEVNULL}
     subprocess.run([sys.executable, "-c", PUBLISH], check=True, **quiet)
     reader = Reader(str(folder / "headrace.db"))

@@ -169,7 +169,7 @@ def test_a_damaged_journal_is_not_backed_up(capsys: Capture, journal: str, tmp_p
     assert {one.name for one in tmp_path.iterdir()} - {
         "shop.db-wal",
         "shop.db-shm",
-        "shop.db-notify",
+        ".shop.db-notify",
     } <= before
 
 

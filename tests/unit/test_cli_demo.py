@@ -95,7 +95,7 @@ def test_an_interrupted_run_leaves_no_temporary_files(folder: Path) -> None:
     """What was made for the demo alone goes with it."""
     temporary = folder.parent / "temporary"
     with Running("demo", "--events", 100_000, cwd=folder) as running:
-        while not list(temporary.glob("headrace-demo-*/headrace.db-notify")):
+        while not list(temporary.glob("headrace-demo-*/.headrace.db-notify")):
             pass
         ran = running.ended(signal.SIGINT)
 

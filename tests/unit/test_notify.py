@@ -110,9 +110,8 @@ def test_a_file_that_was_deleted_is_told_like_everything(folder: str) -> None:
     assert len(list(Path(folder).iterdir())) == 2 * (SLOTS + 1)
 
 
-def test_the_one_file_of_before_makes_room_for_the_folder(folder: str) -> None:
-    """Nothing is in it: it has only been there to be watched."""
-    Path(folder).write_text("x")
+def test_who_may_use_the_journal_may_use_the_folder(folder: str) -> None:
+    """Its mode is that of the journal; who may read that, may look into it."""
     Notifier(folder, 0o640).close()
     assert Path(folder).stat().st_mode & 0o777 == 0o750
     assert {one.stat().st_mode & 0o777 for one in Path(folder).iterdir()} == {0o640}

@@ -74,8 +74,7 @@ def _sweep(where: Path) -> None:
     for one in where.parent.iterdir():
         found = pattern.match(one.name)
         if found is not None and not _lives(int(found[1])):
-            with suppress(OSError):
-                one.unlink()
+            _remove(where.with_name(found[0]))
 
 
 def _lives(pid: int) -> bool:

@@ -39,8 +39,12 @@ ALL: Tell = True
 
 
 def notify_path(journal: str) -> str:
-    """Return the folder that tells of commits: one for a journal, whatever links lead to it."""
-    return f"{os.path.realpath(journal)}-notify"
+    """Return the folder that tells of commits: one for a journal, whatever links lead to it.
+
+    It is hidden: whoever copies or removes ``headrace.db*`` has all that is worth it.
+    """
+    folder, name = os.path.split(os.path.realpath(journal))
+    return os.path.join(folder, f".{name}-notify")  # noqa: PTH118 - it is text for its users
 
 
 def joined(tells: Iterable[Tell]) -> Tell:
@@ -65,8 +69,6 @@ def _path(folder: str, slot: int, *, flushed: bool) -> str:
 
 def _prepare(folder: str, mode: int) -> None:
     """Make the folder for whoever may use the journal: who may read that, may look into it."""
-    if os.path.isfile(folder):  # noqa: PTH113 - before it was a folder, it was one file
-        Path(folder).unlink()
     Path(folder).mkdir(mode | (mode & 0o444) >> 2, exist_ok=True)
 
 
