@@ -19,8 +19,8 @@ run() { # name, what pytest is to run
 # Halves of about the same length.
 shopt -s extglob
 services=tests/services
-first=("$services/journal" $services/test_[a-g]*.py $services/test_kafka_@(chaos|look).py)
-second=($services/test_[h-jl-z]*.py $services/test_kafka!(_chaos|_look).py)
+first=("$services/journal" $services/test_[a-g]*.py $services/test_kafka_@(chaos|look|replay).py)
+second=($services/test_[h-jl-z]*.py $services/test_kafka!(_chaos|_look|_replay).py)
 
 status=0
 run tests || status=1
