@@ -22,6 +22,7 @@ from headrace.journal.notify import (
     has_inotify,
     joined,
 )
+from headrace.journal.sqlite import SqliteJournal
 
 inotify = pytest.mark.skipif(not has_inotify(), reason="there is no inotify here")
 
@@ -102,6 +103,7 @@ def test_a_file_that_was_deleted_is_told_like_everything(folder: str) -> None:
         watch._timer.cancel()
         shutil.rmtree(folder)
         await asyncio.sleep(0.02)
+        assert watch.interval_ms == POLL_MS
         watch.close()
         Notifier(folder, 0o600).close()  # it is made again
         return found
@@ -135,3 +137,32 @@ def test_only_news_that_may_be_our_own_are_looked_at_twice(folder: str) -> None:
 def test_several_commits_concern_all_that_each_concerns(tells: list[Tell], expected: Tell) -> None:
     """They share a flush, and what is told after it."""
     assert joined(tells) == expected
+
+
+@inotify
+def test_a_commit_whose_news_never_came_is_found_with_the_next(tmp_path: Path) -> None:
+    """A publisher dies between commit and news; what is found with our own news is not passed over."""
+    kind = SqliteFile()
+
+    async def main() -> list[Tell]:
+        journal, other = kind.make(tmp_path, World()), kind.make(tmp_path, World())
+        assert isinstance(journal, SqliteJournal)
+        assert isinstance(other, SqliteJournal)
+        await journal.open()
+        await other.open()
+        await journal.join(10_000)
+        heard = list[Tell]()
+        journal._wake = heard.append  # type: ignore[method-assign]
+        ours, theirs = journal.connection(), other.connection()
+        journal._wake_if_changed(ALL)
+        heard.clear()
+        write = "INSERT INTO meta (name, value) VALUES (?, 1)"
+        await ours.write(lambda: ours.ex(write, ("own",)), tell={7})
+        await theirs.write(lambda: theirs.ex(write, ("foreign",)), tell=False)
+        journal._wake_if_changed({7})
+        journal._wake_if_changed(ALL)
+        await other.close()
+        await journal.close()
+        return heard
+
+    assert asyncio.run(main()) == [ALL]

@@ -24,8 +24,8 @@ from struct import Struct
 
 _IN_ACCESS = 0x1
 _IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
-#: What inotify tells of a watched file: its watch; what was done, a cookie, and the length of no name.
-_TOLD = Struct("i12x")
+#: What inotify tells of a watched file: its watch, and what was done; a cookie, and the length of no name.
+_TOLD = Struct("iI8x")
 #: Without inotify (macOS) a waiting process looks this often; with it, this seldom, as a net below.
 POLL_MS = 5
 NET_MS = 250
@@ -175,8 +175,11 @@ class Watch:
             told = os.read(self._fd, 65_536)
         except BlockingIOError:
             return
-        # An unknown one: a file was deleted, or there was too much to tell.
-        self._wake(joined([self._tells.get(watch, ALL) for (watch,) in _TOLD.iter_unpack(told)]))
+        news = list(_TOLD.iter_unpack(told))
+        if any(done != _IN_ACCESS for _, done in news):
+            # A file was deleted, and whoever comes makes another, or there was too much to tell.
+            self.interval_ms, news = POLL_MS, []
+        self._wake(joined([self._tells[watch] for watch, _ in news]) if news else ALL)
 
     def _net(self) -> None:
         self._timer = self._loop.call_later(self.interval_ms / 1000, self._net)

@@ -19,7 +19,7 @@ from headrace.journal.connection import Connection
 from headrace.journal.consumer import SqliteConsumer
 from headrace.journal.file import mapped
 from headrace.journal.handlers import born_as, rename, revived
-from headrace.journal.notify import Tell, Watch, notify_path
+from headrace.journal.notify import ALL, Tell, Watch, notify_path
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.replay_consumer import ReplayConsumer
@@ -117,7 +117,11 @@ class SqliteJournal:
             consumer.hear(tell)
 
     def _wake_if_changed(self, tell: Tell) -> None:
-        """Wake the consumers when another connection has committed; our own commits have told them."""
+        """Wake the consumers when another connection has committed; our own commits have told them.
+
+        Where news may be our own, the file is asked whether others have committed too.  It says so once,
+        and not to which topics; and who would tell may be late, or have died.
+        """
         db = self._connection
         if db is None:
             return
@@ -127,6 +131,7 @@ class SqliteJournal:
                 if found == self._seen_version:
                     return
                 self._seen_version = found
+            tell = ALL
         self._wake(tell)
 
     # --- topics and stamps --------------------------------------------------------------------

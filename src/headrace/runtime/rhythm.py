@@ -10,7 +10,7 @@ from headrace.ports import Clock
 #: Waits after an outage of the journal: doubled each time, so that a full disk is not hammered.
 OUTAGE_S_MIN, OUTAGE_S_MAX = 0.05, 5.0
 #: Whoever stops tries so long to commit what is finished: a bad moment then does not look like a crash.
-PARTING_S_MAX = 10.0
+PARTING_S_MAX = 5.0
 
 
 class Rhythm:
