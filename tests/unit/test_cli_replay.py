@@ -207,7 +207,8 @@ def test_what_cannot_be_is_refused(folder: Path, options: tuple[str, ...], code:
     ran = replay(folder, *options)
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
-    there = {path.name for path in folder.iterdir() if not path.name.startswith(("__", "headrace.db-"))}
+    beside = ("__", "headrace.db-", ".headrace.db-")
+    there = {path.name for path in folder.iterdir() if not path.name.startswith(beside)}
     assert there == {"app.py", "headrace.db"}
 
 
