@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.services.desks import PATIENCE_S, Bench, serving, until
-from tests.services.kafka import Broker
 
 from headrace.journal.kafka import letters
 from headrace.ports import KAFKA_FAILPOINTS
@@ -23,13 +21,6 @@ _LATER = ("settle.begin", "settle.records", "settle.offsets", "settle.committed"
 DEATHS = [*((one, 1) for one in KAFKA_FAILPOINTS), *((one, 2) for one in _LATER)]
 #: So many at a time: most of it is waiting for the sessions of the dead to run out.
 ABREAST = 7
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    """One broker for all, by its address."""
-    with Broker() as node:
-        yield node.bootstrap
 
 
 async def die(bench: Bench, folder: Path, point: str, hit: int) -> int:

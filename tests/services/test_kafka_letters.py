@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from tests.services.desks import Bench, serving, until
-from tests.services.kafka import Broker
 from tests.services.reading import committed
 
 from headrace.codec.commands import Decide, write_command
@@ -23,19 +21,6 @@ from headrace.ports.look import Filter
 
 #: More than a worker keeps of what it cannot handle yet.
 BEHIND = 8_000
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    """One broker for all, by its address."""
-    with Broker() as node:
-        yield node.bootstrap
-
-
-@pytest.fixture
-def bench(broker: str, tmp_path: Path) -> Bench:
-    """An app that tries once."""
-    return Bench(broker, tmp_path)
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

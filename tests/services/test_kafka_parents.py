@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
-import pytest
 from tests.services.desks import Bench, serving, until
-from tests.services.kafka import Broker
 from tests.services.reading import committed
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    """One broker for all, by its address."""
-    with Broker() as node:
-        yield node.bootstrap
 
 
 async def test_a_parent_in_any_topic_is_found(broker: str, tmp_path: Path) -> None:

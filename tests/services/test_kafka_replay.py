@@ -13,7 +13,6 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient
 from tests.services.desks import Bench, serving, until
-from tests.services.kafka import Broker
 from tests.services.postgres import Postgres
 from tests.services.replaying import NEW, SIDE, by_version, closed, lived, planned, ran, replayed, side, told
 from tests.unit.terminal import Ran, apart
@@ -47,23 +46,10 @@ async def handle(event: Sent) -> Read:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    """One broker for all, by its address."""
-    with Broker() as node:
-        yield node.bootstrap
-
-
-@pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
     """One database for all, by its address."""
     with Postgres() as found:
         yield found.url
-
-
-@pytest.fixture
-def bench(broker: str, tmp_path: Path) -> Bench:
-    """An app that tries once, with its index in a file."""
-    return Bench(broker, tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

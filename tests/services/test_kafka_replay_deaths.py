@@ -6,12 +6,10 @@ import asyncio
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.services.desks import Bench, serving, until, wipe
-from tests.services.kafka import Broker
 from tests.services.replaying import (
     NEW,
     Apart,
@@ -44,19 +42,6 @@ DEATHS = [
 ]
 #: So many at a time: most of it is waiting for the sessions of the dead to run out.
 ABREAST = 6
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    """One broker for all, by its address."""
-    with Broker() as node:
-        yield node.bootstrap
-
-
-@pytest.fixture
-def bench(broker: str, tmp_path: Path) -> Bench:
-    """An app that tries once."""
-    return Bench(broker, tmp_path)
 
 
 async def once(bench: Bench, versions: dict[str, int]) -> None:

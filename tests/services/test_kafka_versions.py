@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from tests.services.desks import opened, serving, until, wipe
-from tests.services.kafka import Broker
 from tests.services.reading import committed
 
 from headrace import App, Event, errors
@@ -29,13 +27,6 @@ class Given(Event, topic="given", key="who"):
 
     who: str
     number: int
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    """One broker for all, by its address."""
-    with Broker() as node:
-        yield node.bootstrap
 
 
 def offer(handler: str, digest: str, declared: str = "1") -> VersionOffer:
