@@ -230,9 +230,8 @@ class Process:
 
     def _tell_start(self, app: App, worker: Worker) -> None:
         settings = app.settings
-        kept = (
-            "" if on_kafka(settings) else f", {settings.durability} durability"
-        )  # brokers have rules of their own
+        # Brokers have rules of their own.
+        kept = "" if on_kafka(settings) else f", {settings.durability} durability"
         say(f"{self._name}{app.name} on {without_secrets(settings.journal)}{kept}")
         for server in worker.servers:
             serving = server.versions.serving

@@ -5,35 +5,29 @@ from __future__ import annotations
 import msgspec
 
 
-class Offer(msgspec.Struct, tag_field="command", tag="offer", omit_defaults=True):
-    """A worker can run a version of a handler; one never offered before becomes the active one."""
+class _Made(msgspec.Struct, omit_defaults=True):
+    """A version of a handler is named by what it is made of."""
 
     handler: str
     declared: str
     at_us: int
     model: str | None = None
     digest: str | None = None
+
+
+class Activate(_Made, tag_field="command", tag="activate"):
+    """Somebody made a known version the active one."""
+
+
+class Offer(_Made, tag_field="command", tag="offer"):
+    """A worker can run a version of a handler; one never offered before becomes the active one."""
+
     model_declared: str | None = None
 
 
-class Activate(msgspec.Struct, tag_field="command", tag="activate", omit_defaults=True):
-    """Somebody made a known version the active one; it is named by what it is made of."""
-
-    handler: str
-    declared: str
-    at_us: int
-    model: str | None = None
-    digest: str | None = None
-
-
-class Trial(msgspec.Struct, tag_field="command", tag="trial", omit_defaults=True):
+class Trial(_Made, tag_field="command", tag="trial"):
     """A replay can run a version of a handler; it is known from then on, and what is active stays so."""
 
-    handler: str
-    declared: str
-    at_us: int
-    model: str | None = None
-    digest: str | None = None
     model_declared: str | None = None
 
 

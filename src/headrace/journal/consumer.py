@@ -124,13 +124,13 @@ class SqliteConsumer:
 
     def _see_redriven(self) -> None:
         """Learn of events that another process made waiting again."""
-        self._told = False
         for tp, seq in self._db.rows(self._queries.open_redriven, (self._sub,)):
             held = self._parts.get(tp)
             if held is not None and seq not in held.open:
                 for entry in load_open(self._db, self._sub, tp):
                     if entry.seq not in held.open:
                         held.add(entry)
+        self._told = False  # only now: it may have failed
 
     async def _release_leaving(self) -> None:
         leaving = [held for held in self._parts.values() if held.leaving and not held.running()]

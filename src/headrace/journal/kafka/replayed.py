@@ -8,7 +8,7 @@ from headrace.journal.kafka.allotted import Allotted
 from headrace.journal.kafka.client import Member
 from headrace.journal.kafka.counting import owners
 from headrace.journal.kafka.course import Replaying, replays_of, states_of, where_of
-from headrace.journal.kafka.standing import letter_of
+from headrace.journal.kafka.standing import letter_of, stands_open
 from headrace.journal.kafka.survey import Catalogue, Survey
 from headrace.journal.kafka.versions import Known
 from headrace.journal.scan import OPEN_MAX
@@ -135,13 +135,6 @@ async def _standing(
         return base._replace(state=State.WAITING, version=None, ahead=ahead)
     entry = next((each for each in position.open if each.offset == offset), None)
     if entry is not None:
-        return base._replace(
-            state=State(entry.state),
-            attempts=entry.number,
-            crashes=entry.crashes,
-            generation=entry.generation,
-            due=moment(entry.due_us) if entry.due_us else None,
-            errors=tuple(entry.errors),
-        )
+        return stands_open(base, entry)
     letter = await letter_of(survey, one.course.name, event) if position.dead else None
     return base if letter is None else base._replace(state=State.DEAD, letter=letter)

@@ -69,6 +69,11 @@ async def _opened(
     survey: Survey, now: Moment, ledger: Ledger, event: StoredEvent, base: Standing, entry: OpenEntry
 ) -> Standing:
     first = None if entry.state == OpenState.RUNNING else await _first_of_key(survey, now, ledger, event)
+    return stands_open(base, entry)._replace(blocked_by=first)
+
+
+def stands_open(base: Standing, entry: OpenEntry) -> Standing:
+    """Return a standing with what a ledger says of an open offset."""
     return base._replace(
         state=State(entry.state),
         attempts=entry.number,
@@ -76,7 +81,6 @@ async def _opened(
         generation=entry.generation,
         due=moment(entry.due_us) if entry.due_us else None,
         errors=tuple(entry.errors),
-        blocked_by=first,
     )
 
 
