@@ -13,6 +13,8 @@ from uuid import UUID, uuid4
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 from tests.journal.index.shelf import in_schema_of_its_own
 from tests.services import desks
 from tests.services.kafka import Broker, Node
@@ -246,6 +248,27 @@ def test_a_leader_that_was_elected_anew_is_asked(broker: Node) -> None:
         assert not await known()
         await asyncio.to_thread(broker.restart)
         await desks.until(known)
+        await spans.close()
+        fetcher.close()
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_is_not_heard_of_yet_is_waited_for(broker: Node) -> None:
+    """What a client has heard of a topic may be older than its partitions."""
+
+    async def main() -> None:
+        cluster, clock = cluster_of(f"kafka://{broker.bootstrap}"), SystemClock()
+        await Admin(cluster, clock).make("widened", 1)
+        fetcher, spans = Fetcher(cluster, "test", clock), Spans(cluster, "test", clock)
+        await asyncio.to_thread(fetcher.bounds, "widened", 0)
+        asked = asyncio.create_task(asyncio.to_thread(fetcher.bounds, "widened", 1))
+        looked = asyncio.create_task(spans.bounds([("widened", 1)]))
+        await asyncio.sleep(0.5)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        await asyncio.to_thread(admin.create_partitions([NewPartitions("widened", 2)])["widened"].result, 10)
+        assert await asked == (0, 0)
+        assert (await looked)["widened", 1] == (0, 0)
         await spans.close()
         fetcher.close()
 

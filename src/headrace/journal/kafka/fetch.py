@@ -30,35 +30,38 @@ STRETCH_S_MAX = 30.0
 _POLL_S = 0.2
 _AGAIN_S = 0.05
 _BURST = 500
-#: What a broker answers to one who takes it for the leader that it was, or that it does not know of yet that
-#: it is: brokers hear of an election one after the other.
-_ELECTED = frozenset(
+#: Errors that are asked again: what a broker answers to one who takes it for the leader that it was, or that
+#: it does not know of yet that it is (brokers hear of an election one after the other);
+MOVED = frozenset(
     {
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        # and of a partition without a leader, as one that was just made or moves to another broker
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        # The library names its own errors so: no partition has a leader; what it has heard lacks the topic,
+        # or has it without that partition.
+        KafkaError._NOENT,  # noqa: SLF001
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
     }
 )
-#: Errors of a partition without a leader, as one that was just made or moves to another broker: asked again.
-MOVED = _ELECTED | {
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._NOENT,  # noqa: SLF001 - the library names its own errors so: no partition has a leader
-}
 
 
 def offsets_of(admin: Any, where: Iterable[tuple[str, int]], spec: object) -> dict[tuple[str, int], int]:
     """Return an offset of each partition, as a spec names it; raises `KafkaException`.
 
-    Of leaders the library's client goes by what it has heard, for minutes, whatever the brokers answer
-    (tried: each restart of a broker is the election of a leader).  Asking for all topics tells it the news.
+    Of leaders and partitions the library's client goes by what it has heard, for minutes, whatever the
+    brokers answer (tried: each restart of a broker is the election of a leader).  Asking for all topics tells
+    it the news.
     """
     asked = {TopicPartition(*at): spec for at in where}
     try:
         return _listed(admin, asked)
     except KafkaException as fault:
-        if fault.args[0].code() not in _ELECTED:
+        if fault.args[0].code() not in MOVED:
             raise
     admin.list_topics(timeout=REQUEST_TIMEOUT_S)
     return _listed(admin, asked)
@@ -110,6 +113,17 @@ class Fetcher:
                 if fault.args[0].code() not in MOVED or self._clock.boot_ns() > deadline:
                     raise coded(fault, self._address, Doing("read", topic=topic)) from fault
                 self._clock.nap(_AGAIN_S)
+            self._hear()
+
+    def _hear(self) -> None:
+        """Have the consumer hear the news of all topics, as `offsets_of` does; or that nobody is there.
+
+        Of a broker that is gone the library says first that it does not know the partition.
+        """
+        try:
+            self._consumer.list_topics(timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as fault:
+            raise coded(fault, self._address) from fault
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
         """Yield the committed records from ``start`` to before ``end``, waiting for open transactions.
