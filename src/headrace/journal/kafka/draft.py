@@ -63,10 +63,11 @@ class Drafts:
 
         What live has done was read before, what the index has not seen of the topic is indexed on the way.
         """
+        before = looked or {}
         await self._past.read()
         bounds = {at: one for (_, at), one in (await self._survey.fill([self._topic])).items()}
         lines = {at: self._past.line(at, version.name, one) for at, one in bounds.items()}
-        window = await self._window(bounds, looked or {})
+        window = await self._window(bounds, before)
         taken = self._taken(version, others)
         own = self._order.again is not None
         cuts = {
@@ -77,7 +78,9 @@ class Drafts:
         skipped = {reason: counts[reason] for reason in REASONS if counts[reason]}
         plan = ReplayPlan(version, counts["allotted"], skipped)
         parts = {at: found for at, one in cuts.items() if (found := allotted(one))}
-        return Draft(plan, parts, {at: line.closed for at, line in lines.items()}, others)
+        # Never back, where a redrive has opened an event again: the consumer has passed it.
+        now = {at: max(line.closed, before.get(at, 0)) for at, line in lines.items()}
+        return Draft(plan, parts, now, others)
 
     def _taken(self, version: VersionInfo, others: Iterable[Allotment]) -> Parts:
         """Return what the replays of this ledger have been allotted for the version."""

@@ -16,6 +16,8 @@ class Ends:
         self._consumer, self._topic, self._allotted = consumer, topic, allotted
         #: Their offsets: all before them was handed on.
         self.at: dict[int, int] = {}
+        #: What lies beyond, by partition: the first of it that this burst has met.
+        self._met: dict[int, int] = {}
 
     def first(self, partition: int, otherwise: int) -> int:
         """Return where a subscription begins that has not written down anything yet."""
@@ -23,17 +25,25 @@ class Ends:
         return otherwise if found is None else found
 
     def beyond(self, message: Message) -> bool:
-        """Return whether a record, or the end of a partition, lies beyond what was allotted."""
+        """Return whether a record, or the end of a partition, lies beyond what was allotted; note it.
+
+        What comes after it in the same burst does so, too, though more was allotted in between: it is read
+        again from there.
+        """
         error, allotted = message.error(), self._allotted
         if allotted is None or message.topic() != self._topic:
             return False
         if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library names it so
             return False
-        return (message.offset() or 0) >= allotted.stop(message.partition() or 0)
+        partition, offset = message.partition() or 0, message.offset() or 0
+        if partition not in self._met and offset >= allotted.stop(partition):
+            self._met[partition] = offset
+        return partition in self._met
 
-    def reached(self, ended: dict[int, int], mine: Collection[int]) -> dict[int, int]:
+    def reached(self, mine: Collection[int]) -> dict[int, int]:
         """Read no further in partitions of which all was handed on; return those that are new."""
-        new = {at: offset for at, offset in ended.items() if at in mine and at not in self.at}
+        met, self._met = self._met, {}
+        new = {at: offset for at, offset in met.items() if at in mine and at not in self.at}
         if new:
             self._consumer.pause([TopicPartition(self._topic, at) for at in new])
             self.at |= new
@@ -48,6 +58,6 @@ class Ends:
                 if not paused:
                     self._consumer.resume([TopicPartition(self._topic, at)])
 
-    def begun(self, partitions: Collection[int]) -> None:
-        """Note that partitions are read anew, from where the ledger says."""
+    def forget(self, partitions: Collection[int]) -> None:
+        """Note that partitions are given up; who gets them reads from where the ledger says."""
         self.at = {at: offset for at, offset in self.at.items() if at not in partitions}

@@ -226,12 +226,11 @@ class Poller:
             return
         found += self._consumer.consume(BURST, 0)
         records, eaten = list[Message](), set[int]()
-        ended: dict[int, int] = {}
         for message in found:
             error = message.error()
             if self._ends.beyond(message):
-                ended.setdefault(message.partition() or 0, message.offset() or 0)
-            elif error is None:
+                continue
+            if error is None:
                 records.append(message)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the library names it so
                 eaten.add(message.partition() or 0)
@@ -239,7 +238,7 @@ class Poller:
                 self._tell(self._events.failed, coded(error, self._address, self._doing))
         if records:
             self._tell(self._events.records, records)
-        new = self._ends.reached(ended, self._mine) if ended else None
+        new = self._ends.reached(self._mine)
         if new:
             self._tell(self._events.ended, new)
         if eaten:
@@ -261,7 +260,6 @@ class Poller:
         ]
         self._commands |= {one.partition: one.position.commands for one in starts}
         self._mine |= {one.partition for one in starts}
-        self._ends.begun({one.partition for one in starts})
         new = (self._mine & self._given) - self._heard
         self._heard |= new
         where += [
@@ -365,6 +363,7 @@ class Poller:
         for partition in partitions:
             self.epochs[partition] = self.epochs.get(partition, 0) + 1
         self._mine -= set(partitions)
+        self._ends.forget(partitions)
         if partitions:
             self._tell(self._events.gone, partitions)
 
