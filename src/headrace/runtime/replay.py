@@ -217,6 +217,7 @@ class ReplayWorker(Worker):
     async def until_done(self, stop: asyncio.Event, tell: Callable[[ReplayState], object]) -> None:
         """Handle what was allotted; a replay that follows goes on until ``stop`` is set."""
         watch = asyncio.create_task(self._watch(stop, tell))
+        watch.add_done_callback(lambda _: stop.set())  # whatever ends it: nobody would see that all is done
         try:
             await self.run(stop)
         finally:
@@ -233,10 +234,9 @@ class ReplayWorker(Worker):
                 state = await self.state()
                 tell(state)
                 if state.complete and not self._order.follow:
-                    stop.set()
+                    return
             except errors.JournalError as fault:
                 if not fault.retryable:
-                    stop.set()
                     raise
             await self._clock.sleep(LOOK_S)
 
