@@ -108,7 +108,10 @@ def _version(
 
 
 async def letter_of(survey: Survey, name: str, event: StoredEvent) -> Letter | None:
-    """Return the dead letter of a handler, or of a replay, that counts: the last one, unless redriven."""
+    """Return the dead letter of a handler, or of a replay, that counts: the last one, unless redriven.
+
+    The last by how often the event was redriven: clocks of two hosts differ, and wall clocks are set.
+    """
     everything = await letters.named(survey.log, Filter(handler=split_name(name)[0], decided=True))
     here = event.envelope
     mine = [
@@ -118,5 +121,5 @@ async def letter_of(survey: Survey, name: str, event: StoredEvent) -> Letter | N
         and (told := one.event.envelope).event_id == here.event_id
         and told.offset == here.offset
     ]
-    last = mine[-1] if mine else None
+    last = max(mine, key=lambda one: one.generation, default=None)
     return None if last is None or last.fate == "redriven" else last
