@@ -8,6 +8,7 @@ decided about dead letters, have records of their own.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +16,10 @@ import msgspec
 #: What records are about: a partition, an offset that another version than the range's has finished, and what
 #: was decided about a dead letter.
 POSITION, EXCEPTION, FATE = b"position", b"exception", b"fate"
+_KEY = re.compile(
+    rb"position:(?P<position>\d+)"
+    rb"|(?P<kind>exception|fate):(?P<partition>\d+):(?P<offset>\d+)(:(?P<topic>[0-9a-f]{32}))?"
+)
 #: The partition of a ledger.
 LEDGER_PARTITION = 0
 
@@ -27,22 +32,33 @@ class Key(NamedTuple):
     partition: int
     #: Of the source; -1 where a record is about a whole partition.
     offset: int = -1
+    #: The cluster's id of the source, in base 16, where a record is about an offset: one that was deleted and
+    #: made again has other events there.  Empty in records of before: those count for either.
+    topic: str = ""
+
+    def fits(self, topic_id: bytes) -> bool:
+        """Return whether a record counts for a topic."""
+        return self.topic in ("", topic_id.hex())
 
 
 def write_key(key: Key) -> bytes:
     """Return a key as it stands in the ledger."""
     text = b"%b:%d" % key[:2]
-    return text if key.offset < 0 else b"%b:%d" % (text, key.offset)
+    if key.offset >= 0:
+        text = b"%b:%d" % (text, key.offset)
+    return b"%b:%b" % (text, key.topic.encode()) if key.topic else text
 
 
 def read_key(found: object) -> Key | None:
     """Return what a record is about, or ``None`` for one that a newer Headrace has written."""
     if not isinstance(found, bytes):
         return None
-    kind, *numbers = found.split(b":")
-    if kind not in (POSITION, EXCEPTION, FATE) or not all(one.isdigit() for one in numbers):
+    told = _KEY.fullmatch(found)
+    if told is None:
         return None
-    return Key(kind, *map(int, numbers)) if len(numbers) == 1 + (kind != POSITION) else None
+    if told["position"]:
+        return Key(POSITION, int(told["position"]))
+    return Key(told["kind"], int(told["partition"]), int(told["offset"]), (told["topic"] or b"").decode())
 
 
 #: The form of a position; of a newer one nobody knows what to make.

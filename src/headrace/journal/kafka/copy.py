@@ -268,8 +268,8 @@ class Copy:
             topic = self._topics[one.topic]
             await self._log.own_of(one.handler, self._infos[topic.name])
             await self._check_unused(one, begun=True)
-            self._copy_exceptions(one, matched)
             topic_id = self._log.found(self._infos[topic.name]).topic_id
+            self._copy_exceptions(one, matched, topic_id.hex())
             for part in one.parts:
                 position = position_of(part, matched.get((topic.id, part.partition), NONE), topic_id)
                 key = write_key(Key(POSITION, part.partition))
@@ -280,21 +280,14 @@ class Copy:
         state = CopyState(self._state.events_upto, self._state.letters_upto, marks)
         self._target.commit(records, state, offsets)
 
-    def _copy_exceptions(self, one: SourceSubscription, matched: Map) -> None:
+    def _copy_exceptions(self, one: SourceSubscription, matched: Map, topic: str) -> None:
         """Write them apart: they may be many, and written twice they say the same."""
         for at in range(0, len(one.exceptions), EXCEPTIONS_MAX):
-            records = [
-                Timed(
-                    Out(
-                        _ledger(one.handler),
-                        LEDGER_PARTITION,
-                        write_key(Key(EXCEPTION, partition, matched[one.topic, partition].offset(seq))),
-                        version.encode(),
-                    ),
-                    0,
-                )
-                for partition, seq, version in one.exceptions[at : at + EXCEPTIONS_MAX]
-            ]
+            records: list[Timed] = []
+            for partition, seq, version in one.exceptions[at : at + EXCEPTIONS_MAX]:
+                key = Key(EXCEPTION, partition, matched[one.topic, partition].offset(seq), topic)
+                out = Out(_ledger(one.handler), LEDGER_PARTITION, write_key(key), version.encode())
+                records.append(Timed(out, 0))
             self._target.commit(records, self._state)
 
     # --- what is told -------------------------------------------------------------------------

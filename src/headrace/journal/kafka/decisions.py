@@ -7,7 +7,7 @@ and that the command is done.  The answer to a command that cannot be followed i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import Message
@@ -41,6 +41,8 @@ class Decision(NamedTuple):
     """One command, and what follows from it."""
 
     command: Decide
+    #: What the ledger is to say of the event, and under which key.
+    key: Key
     fate: Fate
     #: The event that is open again; ``None`` where there is none.
     row: Row | None
@@ -60,14 +62,13 @@ class Plan(NamedTuple):
 
     def apply(self, part: Part, ledger: str) -> Iterator[Out]:
         """Change the partition; yield what the ledger is to say of each letter."""
-        for command, fate, row in self.decisions:
+        for command, key, fate, row in self.decisions:
             if row is not None:
                 attempt = Attempt(0, generation=command.generation + 1)
                 part.open(row, Open(row[0], OpenState.REDRIVEN, attempt, 0, key_of(row)))
                 part.letters[row[0]] = command.letter
                 part.dead -= 1
-            key = write_key(Key(FATE, part.partition, command.offset))
-            yield Out(ledger, LEDGER_PARTITION, key, write_fate(fate))
+            yield Out(ledger, LEDGER_PARTITION, write_key(key), write_fate(fate))
         part.commands = self.upto
 
 
@@ -78,21 +79,21 @@ class Decisions:
         self._log, self._ledger = log, ledger
         (self._handler, self._replay), self._topic = split_name(subscription.handler), subscription.topic
         self._rows = log.rows_of(subscription.topic)
-        #: What was decided, by partition and offset, as of the records of the ledger before an offset.
-        self._fates: dict[tuple[int, int], Fate] = {}
+        #: What was decided, as of the records of the ledger before an offset.
+        self._fates: dict[Key, Fate] = {}
         self._read_upto = 0
 
     async def plan(self, part: Part) -> Plan:
         """Return what the commands at hand lead to."""
         messages = list(part.asked)[:COMMANDS_MAX]
         await self._read_fates()
-        fates = {offset: fate for (at, offset), fate in self._fates.items() if at == part.partition}
+        fates = {key: fate for key, fate in self._fates.items() if key.partition == part.partition}
         decisions: list[Decision] = []
         for message in messages:
             command = read_decision(message.value() or b"")
             if command is not None:
-                decision = await self._decide(part, command, fates.get(command.offset, Fate()))
-                fates[command.offset] = decision.fate
+                decision = await self._decide(part, command, fates)
+                fates[decision.key] = decision.fate
                 decisions.append(decision)
         return Plan(decisions, len(messages), (messages[-1].offset() or 0) + 1)
 
@@ -100,20 +101,22 @@ class Decisions:
         for message in await self._log.read_on(self._ledger, LEDGER_PARTITION, self._read_upto):
             key = read_key(message.key())
             if key is not None and key.kind == FATE:
-                self._fates[key.partition, key.offset] = read_fate(message.value() or b"")
+                self._fates[key] = read_fate(message.value() or b"")
             self._read_upto = (message.offset() or 0) + 1
 
-    async def _decide(self, part: Part, command: Decide, known: Fate) -> Decision:
+    async def _decide(self, part: Part, command: Decide, fates: Mapping[Key, Fate]) -> Decision:
         letter = await self._log.read_one(self._topic.name + DEAD_SUFFIX, part.partition, command.letter)
         now_us = self._log.clock.wall_us()
+        key = Key(FATE, part.partition, command.offset, _topic_of(letter) or part.topic_id.hex())
+        known = fates.get(key) or fates.get(key._replace(topic=""), Fate())
         problem = self._problem(part, command, known, letter)
         row = None
         if not problem and command.fate == REDRIVEN:
             row = await self.event(part.partition, command.offset, letter)
         if problem:
             # What was decided before stands; the last refusal stands beside it, for whoever asks why.
-            return Decision(command, Fate(known.generation, known.fate, problem, now_us), None)
-        return Decision(command, Fate(command.generation, command.fate, "", now_us), row)
+            return Decision(command, key, Fate(known.generation, known.fate, problem, now_us), None)
+        return Decision(command, key, Fate(command.generation, command.fate, "", now_us), row)
 
     def _problem(self, part: Part, command: Decide, known: Fate, letter: Message | None) -> str:
         """Return why a command is not followed, or an empty string."""
@@ -151,3 +154,9 @@ class Decisions:
         if letter >= 0:
             found = await self._log.read_one(self._topic.name + DEAD_SUFFIX, partition, letter)
         return await self.event(partition, offset, found)
+
+
+def _topic_of(letter: Message | None) -> str:
+    """Return the cluster's id of the topic that a dead letter is about; empty where there is none."""
+    told = {} if letter is None else dict(headers_of(letter))
+    return (told.get(f"{DEAD_PREFIX}topic") or b"").decode(errors="replace")

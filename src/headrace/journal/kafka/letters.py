@@ -40,6 +40,8 @@ class Spot(NamedTuple):
     name: str
     partition: int
     offset: int
+    #: The cluster's id of its topic, in base 16; empty where nobody has said it.
+    topic: str = ""
 
 
 class Told(NamedTuple):
@@ -51,8 +53,11 @@ class Told(NamedTuple):
 
     def fate(self, spot: Spot, generation: int) -> str | None:
         """Return what was decided about a letter, done or not done yet."""
-        done = self.fates.get(spot, Fate()).of(generation)
-        return done or self.asked.get((spot, generation))
+        return self.told(spot).of(generation) or self.asked.get((spot._replace(topic=""), generation))
+
+    def told(self, spot: Spot) -> Fate:
+        """Return what the ledger says of an event."""
+        return self.fates.get(spot) or self.fates.get(spot._replace(topic=""), Fate())
 
 
 async def letters(log: Log, wanted: Filter = UNDECIDED) -> list[Letter]:
@@ -212,7 +217,7 @@ def _note(told: Told, ledgers: dict[Spot, int], name: str, message: Message) -> 
     """Note what a record of a ledger says: of a letter, or how far commands are carried out."""
     key, value = read_key(message.key()), message.value() or b""
     if key is not None and key.kind == FATE:
-        told.fates[Spot(name, key.partition, key.offset)] = read_fate(value)
+        told.fates[Spot(name, *key[1:])] = read_fate(value)
     elif key is not None and key.kind == POSITION:
         ledgers[Spot(name, key.partition, 0)] = read_position(value).commands
 
@@ -233,7 +238,7 @@ def _letter(log: Log, known: Known, told: Told, message: Message) -> tuple[str, 
         earlier, topic_id = tuple(map(str, json.loads(why["errors"]))), bytes.fromhex(why["topic"])
         replay = why.get("replay")
         name = replay_name(why["handler"], replay) if replay else why["handler"]
-        spot = Spot(name, message.partition() or 0, offset)
+        spot = Spot(name, message.partition() or 0, offset, why["topic"])
     except (KeyError, ValueError):
         return None
     source = Topic((message.topic() or "").removesuffix(DEAD_SUFFIX), topic_id, 0)
@@ -256,7 +261,7 @@ def _letter(log: Log, known: Known, told: Told, message: Message) -> tuple[str, 
         fate=told.fate(spot, generation),
         again=False,
         event=event,
-        refused=told.fates.get(spot, Fate()).problem,
+        refused=told.told(spot).problem,
         replay=why.get("results", ""),
     )
 

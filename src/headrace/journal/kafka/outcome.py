@@ -78,7 +78,7 @@ def _close(part: Part, row: Row, batch: Batch, token: Token) -> Iterator[Out]:
     redriven = batch.attempts.get(row[0], FIRST_ATTEMPT).generation > 0
     # A redrive may come back to the range's version: what another had left there counts no more.
     if redriven or (not token.fresh and part.version_of(offset) != batch.version.name):
-        key = write_key(Key(EXCEPTION, part.partition, offset))
+        key = write_key(Key(EXCEPTION, part.partition, offset, part.topic_id.hex()))
         yield Out("", LEDGER_PARTITION, key, batch.version.name.encode())
 
 

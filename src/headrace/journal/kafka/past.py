@@ -81,7 +81,7 @@ class Past:
         for message in await self._log.read_on(self._ledger, LEDGER_PARTITION, self._upto):
             self._upto = (message.offset() or 0) + 1
             key, value = read_key(message.key()), message.value() or b""
-            if key is None:
+            if key is None or not key.fits(self.topic.topic_id):
                 continue
             if key.kind == POSITION:
                 self._note(key.partition, read_position(value))

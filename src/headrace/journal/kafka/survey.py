@@ -181,7 +181,7 @@ class Survey:
                 position = read_position(value)
                 if position.topic_id == topic.topic_id:
                     told.setdefault(key.partition, []).append((at_ms, position))
-            elif key.kind == EXCEPTION:
+            elif key.kind == EXCEPTION and key.fits(topic.topic_id):
                 ledger.exceptions[key.partition, key.offset] = value.decode(errors="replace")
         now_ms = self.log.clock.wall_us() // 1000
         ledger.events_per_s = sum(_rate(records, now_ms) for records in told.values())

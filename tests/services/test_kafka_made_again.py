@@ -1,0 +1,47 @@
+"""A topic that is deleted and made again on a real Kafka: what was said of the old is none of the new."""
+
+from __future__ import annotations
+
+import asyncio
+
+from confluent_kafka.admin import AdminClient
+from tests.services.desks import Bench, serving, until
+from tests.services.replaying import NEW, lived, planned
+
+from headrace.journal.kafka import letters
+
+
+async def redriven(bench: Bench, version: str, count: int) -> None:
+    """Redrive the letters that nobody has decided on, and wait until their events are done."""
+    async with bench.log() as log:
+        wanted = [one for one in await bench.letters() if one.fate is None]
+        assert len(wanted) == count
+        assert [one.problem for one in await letters.redrive(log, wanted)] == [""] * count
+    async with serving(bench.app(version=version)):
+
+        async def done() -> bool:
+            found = await bench.positions()
+            return not found["dead"] and not found["open"]
+
+        await until(done)
+
+
+async def test_redrives_of_the_old_are_none_of_the_new(bench: Bench) -> None:
+    """A letter at the same place can be redriven; which version has had an event there is told anew."""
+    bench.broken |= {1, 2}
+    await lived(bench, range(4))
+    bench.broken.clear()
+    await redriven(bench, "1", 2)
+    admin = AdminClient({"bootstrap.servers": bench.broker})
+    for answer in admin.delete_topics([f"sent-{bench.name}"]).values():
+        await asyncio.to_thread(answer.result, 10)
+    await asyncio.sleep(1)
+
+    bench.broken |= {1}
+    await lived(bench, range(4), NEW)
+    bench.broken.clear()
+    await redriven(bench, NEW, 1)
+    assert [one.fate for one in await bench.letters()] == ["redriven"] * 3
+    plan = await planned(bench)
+    assert (plan.allotted, plan.skipped) == (0, {"handled": 4})
+    assert await bench.violations() == []
