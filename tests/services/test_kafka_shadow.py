@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from tests.services.desks import Bench, serving, until
 from tests.services.replaying import NEW, lived, ran, side, worker
 
 from headrace.app import World
+from headrace.journal.index.sqlite_view import SqliteView
 from headrace.journal.kafka import letters
 from headrace.ports.replay import Replay
 from headrace.runtime.replay import ReplayWorker
@@ -84,6 +86,23 @@ async def test_what_is_redriven_behind_it_is_left_to_a_later_order(broker: str, 
     bench.broken.clear()
     assert (await ran(bench)).done == 1
     assert await side(bench) == list(range(20))
+
+
+async def test_what_comes_is_counted_by_itself(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second anew: a pass over all ids there are would take longer than that one day."""
+    await lived(bench, range(5))
+
+    async def counts(*_: object) -> list[int]:
+        raise AssertionError("it was not to be counted in the index")
+
+    async with serving(bench.app()) as app, following(bench) as shadow:
+        await caught_up(bench, {*range(5)})
+        monkeypatch.setattr(SqliteView, "counts", counts)
+        ids = [uuid4() for _ in range(5)]
+        for number in (*range(5, 10), *range(5, 10)):
+            await app.publish(bench.sent(who=f"c{number}", number=number), event_id=ids[number - 5])
+        await caught_up(bench, {*range(10)})
+        assert (await shadow.state()).allotted == 10
 
 
 async def test_a_rebalance_disturbs_none_that_has_caught_up(

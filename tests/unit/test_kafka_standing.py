@@ -18,7 +18,7 @@ def letter(generation: int, fate: str | None) -> Any:
 
 
 def test_the_last_counts_whatever_the_clocks_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Letters come by when they died: after a redrive on a host whose clock is behind the last is the first."""
+    """They come by when they died: after a redrive on a host whose clock is behind the last is the first."""
 
     async def named(*_: object) -> list[tuple[str, Any]]:
         return [("app.handler", letter(1, None)), ("app.handler", letter(0, "redriven"))]

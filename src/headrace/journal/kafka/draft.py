@@ -104,9 +104,12 @@ class Drafts:
         if order.chain is not None:
             offsets = await self._chain(order.chain)
             parts = {at: _inside(parts.get(at, []), points(one + 1 for one in offsets[at])) for at in offsets}
-        elif order.from_us is None and order.to_us is None:
+        timed = order.from_us is not None or order.to_us is not None
+        if not timed and order.chain is None and not looked:
             return Window(parts, None)
-        return await self._looked_at(parts, bounds)
+        # What has come since is less than the index, which is counted in one pass over all ids.
+        window = await self._looked_at(parts, bounds)
+        return window if timed else window._replace(parts=parts)
 
     async def _chain(self, event_id: bytes) -> dict[int, list[int]]:
         """Return the offsets of the events of a topic that belong to the chain of an event."""
