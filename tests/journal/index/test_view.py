@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,26 @@ async def test_events_are_counted_once_within_bounds(shelf: Shelf) -> None:
         assert await index.view.counts(log.topic_id, bounds) == [3, 1, 1, 2, 1, 0]
         assert await index.view.counts(topic_of(2), bounds) == [0] * 6
         assert await index.view.counts(log.topic_id, []) == []
+
+
+async def test_many_bounds_are_counted_as_few(shelf: Shelf) -> None:
+    """Whatever way is taken, also of bounds that overlap, are empty, or end before they begin."""
+    chance = random.Random(3)
+    ids = [[*(chance.choice([None, *range(1, 200)]) for _ in range(300))] for _ in range(3)]
+    log = Log(topic_of(1), ids)
+    ends = [(chance.randrange(4), chance.randrange(320), chance.randrange(320)) for _ in range(1_000)]
+    bounds = [Bound(*one) for one in ends]
+    async with opened(shelf) as index:
+        await index.look(HANDLER, [alike(log.stretch(at, 0, 300), *range(50, 90)) for at in range(3)])
+        few = [await index.view.counts(log.topic_id, [one]) for one in bounds[:200]]
+
+        many = await index.view.counts(log.topic_id, bounds)
+
+        assert many[:200] == [count for (count,) in few]
+        (whole,) = await index.view.counts(log.topic_id, [Bound(0, 0, 300)])
+        singly = await index.view.counts(log.topic_id, [Bound(0, at, at + 1) for at in range(300)])
+        assert sum(singly) == whole
+        assert {*singly} == {0, 1}
 
 
 async def test_a_conflict_is_noted_once(shelf: Shelf) -> None:

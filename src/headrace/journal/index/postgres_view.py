@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from headrace import errors
 from headrace.journal.index.session import Session, fetched
+from headrace.journal.index.stretches import Cut, counted, cuts_of
 from headrace.journal.queries import load
 from headrace.ports.index import Bound, Claim, First, Place
 
@@ -52,15 +54,16 @@ class PostgresView:
 
     async def counts(self, topic_id: bytes, bounds: Sequence[Bound]) -> list[int]:
         """Return how many events of a topic lie within each of several bounds."""
-        columns = (
-            _array(range(len(bounds))),
-            _array(one.partition for one in bounds),
-            _array(one.after for one in bounds),
-            _array(one.upto for one in bounds),
-        )
+        cuts = cuts_of(bounds)
+        columns = _array(at for at, _ in cuts), _array(offset for _, offset in cuts)
         rows = await self._session.rows(_QUERIES.counts, (*columns, topic_id.hex()))
-        found: dict[int, int] = {number: count for number, count in rows}  # noqa: C416 - rows are tuples of anything
-        return [found.get(number, 0) for number in range(len(bounds))]
+        events: dict[tuple[int, int], int] = {(at, number): count for at, number, count in rows}
+        befores: dict[Cut, int] = {}
+        for at in {at for at, _ in cuts}:
+            mine = [cut for cut in cuts if cut[0] == at]
+            sums = accumulate(events.get((at, number), 0) for number in range(len(mine)))
+            befores |= zip(mine, sums, strict=True)
+        return counted(bounds, befores)
 
     async def between(self, low: bytes, high: bytes, limit: int) -> list[tuple[bytes, Place]]:
         """Return the ids between two, and where they lie."""

@@ -17,13 +17,18 @@ INSERT INTO headrace_meta (name, value) VALUES (%s, %s) ON CONFLICT DO NOTHING;
 -- Up to where each partition is indexed.
 SELECT topic, partition, upto FROM headrace_place ORDER BY topic, partition;
 -- name: counts
--- Events (first positions, and ids that other content has taken) within bounds: numbers, partitions, first
--- offsets, first offsets beyond.  One pass over all ids, whatever the number of bounds.
-SELECT bound.number, count(*)
-FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::bigint[]) AS bound (number, partition, after, upto)
-JOIN headrace_place AS place ON place.topic = %s AND place.partition = bound.partition
-JOIN (SELECT place, seq FROM headrace_first UNION ALL SELECT place, seq FROM headrace_conflict) AS event
-ON event.place = place.id AND event.seq >= bound.after AND event.seq < bound.upto GROUP BY bound.number;
+-- Events (first positions, and ids that other content has taken) between cuts, which are given as partitions and
+-- offsets: how many lie between the n-th cut of a partition and the next; 0 is before the first.  One pass over
+-- all ids, with a step in a sorted list for each: a comparison with each cut took 20 s for 4,000 of 300,000 ids.
+WITH cuts (place, seqs) AS MATERIALIZED (
+    SELECT place.id, array_agg(asked.seq ORDER BY asked.seq)
+    FROM unnest(%s::integer[], %s::bigint[]) AS asked (partition, seq)
+    JOIN headrace_place AS place ON place.topic = %s AND place.partition = asked.partition GROUP BY place.id)
+SELECT place.partition, told.cut, told.events FROM (
+    SELECT event.place, width_bucket(event.seq, cuts.seqs) AS cut, count(*) AS events
+    FROM (SELECT place, seq FROM headrace_first UNION ALL SELECT place, seq FROM headrace_conflict) AS event
+    JOIN cuts ON cuts.place = event.place GROUP BY event.place, cut
+) AS told JOIN headrace_place AS place ON place.id = told.place;
 -- name: between
 -- Ids between two, and where they lie.
 SELECT event, topic, partition, seq, root, depth FROM headrace_first JOIN headrace_place AS place ON place.id = place

@@ -8,8 +8,13 @@ from typing import Any
 
 from headrace import errors
 from headrace.journal.connection import Connection, Disk
+from headrace.journal.index.stretches import counted, cuts_of
 from headrace.journal.queries import load
 from headrace.ports.index import Bound, Claim, First, Place
+
+#: With more it is quicker to sort all ids than to compare each with those of its partition: it takes 2 s for
+#: 300,000 of them, in place of 10 s for 4,000 bounds.
+BOUNDS_FEW = 100
 
 
 class SqliteView:
@@ -52,6 +57,9 @@ class SqliteView:
 
     async def counts(self, topic_id: bytes, bounds: Sequence[Bound]) -> list[int]:
         """Return how many events of a topic lie within each of several bounds."""
+        if len(bounds) > BOUNDS_FEW:
+            rows = self._db().rows(self._queries.befores, (topic_id, json.dumps(cuts_of(bounds))))
+            return counted(bounds, {(at, offset): before for at, offset, before in rows})
         asked = json.dumps([(number, *one) for number, one in enumerate(bounds)])
         found = dict(self._db().rows(self._queries.counts, (topic_id, asked)))
         return [found.get(number, 0) for number in range(len(bounds))]

@@ -17,13 +17,27 @@ INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?);
 SELECT topic, partition, upto FROM place ORDER BY topic, partition;
 -- name: counts
 -- Events (first positions, and ids that other content has taken) within bounds, given as a JSON array of
--- number, partition, first offset, first offset beyond.  One pass over all ids, whatever the number of bounds.
+-- number, partition, first offset, first offset beyond.  One pass over all ids, each compared with all bounds of
+-- its partition: for a few.
 WITH bound (number, place, after, upto) AS MATERIALIZED (
     SELECT each.value ->> 0, place.id, each.value ->> 2, each.value ->> 3 FROM json_each(?2) AS each
     JOIN place ON place.topic = ?1 AND place.partition = each.value ->> 1)
 SELECT bound.number, count(*) FROM (SELECT place, seq FROM first UNION ALL SELECT place, seq FROM conflict) AS event
 CROSS JOIN bound ON bound.place = event.place AND event.seq >= bound.after AND event.seq < bound.upto
 GROUP BY bound.number;
+-- name: befores
+-- How many events of its partition lie before each of several cuts, given as a JSON array of partition and
+-- offset.  All ids are put in order once, whatever the number of cuts.
+WITH cut (place, seq) AS MATERIALIZED (
+    SELECT place.id, each.value ->> 1 FROM json_each(?2) AS each
+    JOIN place ON place.topic = ?1 AND place.partition = each.value ->> 0)
+SELECT place.partition, told.seq, told.before FROM (
+    SELECT event.place, event.seq, event.cuts, sum(1 - event.cuts) OVER (
+        PARTITION BY event.place ORDER BY event.seq, event.cuts DESC ROWS UNBOUNDED PRECEDING) AS before
+    FROM (SELECT place, seq, 1 AS cuts FROM cut
+        UNION ALL SELECT place, seq, 0 FROM first WHERE place IN (SELECT place FROM cut)
+        UNION ALL SELECT place, seq, 0 FROM conflict WHERE place IN (SELECT place FROM cut)) AS event
+) AS told JOIN place ON place.id = told.place WHERE told.cuts;
 -- name: between
 -- Ids between two, and where they lie.
 SELECT event, topic, partition, seq, root, depth FROM first JOIN place ON place.id = first.place

@@ -1,10 +1,13 @@
-"""What both kinds of index ask of the stretches of one look."""
+"""What both kinds of index make of the stretches of one look, and of the bounds within which they count."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from headrace.ports.index import Stretch
+from headrace.ports.index import Bound, Stretch
+
+#: A partition, and an offset at which a bound begins or ends.
+Cut = tuple[int, int]
 
 
 def ordered(stretches: Sequence[Stretch]) -> list[Stretch]:
@@ -16,6 +19,16 @@ def ordered(stretches: Sequence[Stretch]) -> list[Stretch]:
         if one.records and not one.after <= one.records[0].offset <= one.records[-1].offset < one.upto:
             raise ValueError(f"The records of partition {one.partition} go beyond their stretch.")
     return wanted
+
+
+def cuts_of(bounds: Sequence[Bound]) -> list[Cut]:
+    """Return where bounds begin and end, in order, each once."""
+    return sorted({(one.partition, end) for one in bounds for end in (one.after, one.upto)})
+
+
+def counted(bounds: Sequence[Bound], befores: Mapping[Cut, int]) -> list[int]:
+    """Return how many events lie within each bound, of how many lie before each cut."""
+    return [max(0, befores.get((at, upto), 0) - befores.get((at, after), 0)) for at, after, upto in bounds]
 
 
 def _partition(stretch: Stretch) -> int:
