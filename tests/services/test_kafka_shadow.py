@@ -9,12 +9,15 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from msgspec import structs
 from tests.services.desks import Bench, serving, until
-from tests.services.replaying import NEW, lived, ran, side, worker
+from tests.services.replaying import NEW, lived, ran, replayed, side, told, worker
 
+from headrace import errors
 from headrace.app import World
 from headrace.journal.index.sqlite_view import SqliteView
 from headrace.journal.kafka import letters
+from headrace.journal.kafka.allotter import Allotments
 from headrace.ports.replay import Replay
 from headrace.runtime.replay import ReplayWorker
 from headrace.world import SystemChance
@@ -103,6 +106,41 @@ async def test_what_comes_is_counted_by_itself(bench: Bench, monkeypatch: pytest
             await app.publish(bench.sent(who=f"c{number}", number=number), event_id=ids[number - 5])
         await caught_up(bench, {*range(10)})
         assert (await shadow.state()).allotted == 10
+
+
+async def test_a_name_too_long_is_refused_before_it_is_allotted_anything(broker: str, tmp_path: Path) -> None:
+    """What it was allotted nobody could handle: it would be lost for the version."""
+    bench = Bench(broker, tmp_path, name="n" * 160)
+    await lived(bench, range(1))
+    with pytest.raises(errors.ReplayRefused, match="too long a name"):
+        await replayed(bench)
+    assert await told(bench, f"headrace.{bench.handler}.replays") == []
+
+
+async def test_a_log_that_ends_before_what_was_allotted_is_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The brokers have lost records: waiting for them would say nothing, and never end."""
+    await lived(bench, range(5))
+    stop = asyncio.Event()
+    async with bench.app(version=NEW) as app, bench.log() as log:
+        one = worker(bench, app)
+        assert isinstance(await one.begin(), Replay)
+        allotments = Allotments(log, bench.handler)
+        (known,) = await allotments.read()
+        ended = structs.replace(known, parts={at: [(0, 1_000)] for at in range(16)})
+        assert await (await allotments.writer()).write(ended)
+        await one.finish()
+        one = worker(bench, app)
+        assert isinstance(await one.begin(), Replay)
+        running = asyncio.create_task(one.until_done(stop, lambda _: None))
+
+        async def said() -> bool:
+            return any("999 was there before" in one.message for one in caplog.records)
+
+        await until(said)
+        stop.set()
+        await running
 
 
 async def test_a_rebalance_disturbs_none_that_has_caught_up(

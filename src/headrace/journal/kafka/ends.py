@@ -24,6 +24,10 @@ class Ends:
         found = None if self._allotted is None else self._allotted.first(partition)
         return otherwise if found is None else found
 
+    def stop(self, partition: int) -> int:
+        """Return the first offset beyond what was allotted; 0 for a live subscription."""
+        return 0 if self._allotted is None else self._allotted.stop(partition)
+
     def beyond(self, message: Message) -> bool:
         """Return whether a record, or the end of a partition, lies beyond what was allotted; note it.
 

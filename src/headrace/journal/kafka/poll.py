@@ -304,8 +304,9 @@ class Poller:
 
     def _start_of(self, partition: int, found: Position | None) -> Start:
         low, high = self._fetcher.bounds(self.topic.name, partition)
-        if found is not None and found.high >= high:
-            problem = f"{self.topic.name}/{partition} ends at {high}, but {found.high} was handled."
+        known = max(self._ends.stop(partition), 0 if found is None else found.high + 1)
+        if known > high:
+            problem = f"{self.topic.name}/{partition} ends at {high}, but {known - 1} was there before."
             raise errors.JournalUnavailable(problem, path=self._address, hint="the brokers have lost records")
         start = self._ends.first(partition, high if self._latest else low)
         position = found or Position(high=start - 1, start=start, topic_id=self.topic.topic_id)

@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 from headrace import errors
 from headrace.codec.allotment import Allotment, grown
+from headrace.event.contract import NAME
 from headrace.journal.allotment import Interval, union, wanted
 from headrace.journal.kafka.allotted import Allotted
 from headrace.journal.kafka.allotter import Allotments
 from headrace.journal.kafka.client import Topic
 from headrace.journal.kafka.course import Course, where_of
 from headrace.journal.kafka.draft import Draft, Drafts
-from headrace.journal.kafka.log import Log
+from headrace.journal.kafka.log import Log, own_topics
 from headrace.journal.kafka.past import Past, no_history
 from headrace.journal.kafka.replay_consumer import KafkaReplayConsumer
 from headrace.journal.kafka.share import KafkaWorker, Wish
@@ -152,6 +153,10 @@ class KafkaReplays:
         topic = await self._log.opened().find(order.topic)
         if topic is None:
             raise no_history(order.handler, order.topic)
+        longest = own_topics(replay_name(order.handler, "0" * 2 * _NUMBER_BYTES))[0]
+        if not NAME.fullmatch(longest):  # before it is allotted what it could never handle
+            problem = f"the topics of a replay are named after the handler: {longest} is too long a name"
+            raise errors.ReplayRefused(handler=order.handler, problem=problem, hint="give it a shorter name")
         return Drafts(self._survey, Past(self._survey, order, topic), order)
 
     async def _under_way(
