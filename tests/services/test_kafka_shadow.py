@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from msgspec import structs
 from tests.services.desks import Bench, serving, until
-from tests.services.replaying import NEW, lived, ran, replayed, side, told, worker
+from tests.services.replaying import NEW, lived, order, ran, replayed, side, told, worker
 
 from headrace import errors
 from headrace.app import World
 from headrace.journal.index.sqlite_view import SqliteView
 from headrace.journal.kafka import letters
 from headrace.journal.kafka.allotter import Allotments
+from headrace.journal.kafka.draft import Draft, Drafts
+from headrace.ports import VersionInfo, VersionOffer
 from headrace.ports.replay import Replay
 from headrace.runtime.replay import ReplayWorker
 from headrace.world import SystemChance
@@ -141,6 +144,33 @@ async def test_a_log_that_ends_before_what_was_allotted_is_told(
         await until(said)
         stop.set()
         await running
+
+
+async def test_replays_of_other_versions_do_not_hinder_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan stands while others are allotted what it does not ask for, as shadows are every second."""
+    await lived(bench, range(6))
+    plan, made = Drafts.draft, 0
+    async with bench.app(version=NEW) as app, bench.app(version="3") as beside:
+        one, other = worker(bench, app), worker(bench, beside)
+
+        async def draft(drafts: Drafts, version: VersionInfo, *rest: Any) -> Draft:
+            nonlocal made
+            found = await plan(drafts, version, *rest)
+            if version.name == NEW:
+                made += 1
+                wanted = order(bench, again=f"n{made}")
+                begun = await other._journal.replays().begin(wanted, VersionOffer(bench.handler, "3"))
+                assert isinstance(begun, Replay)
+            return found
+
+        monkeypatch.setattr(Drafts, "draft", draft)
+        begun = await one.begin()
+        assert isinstance(begun, Replay)
+        assert (begun.plan.allotted, made) == (6, 1)
+        for each in (one, other):
+            await each.finish()
 
 
 async def test_a_rebalance_disturbs_none_that_has_caught_up(

@@ -28,10 +28,6 @@ class Allotted:
         """Take note of what was allotted since: these are all intervals there are."""
         self._parts = {at: list(found) for at, found in parts.items() if found}
 
-    def partitions(self) -> list[int]:
-        """Return the partitions of which it has something."""
-        return sorted(self._parts)
-
     def first(self, partition: int) -> int | None:
         """Return the first offset of a partition, ``None`` where it has nothing of it."""
         found = self._parts.get(partition)

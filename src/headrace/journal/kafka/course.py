@@ -10,7 +10,7 @@ from headrace import errors
 from headrace.codec.allotment import Allotment
 from headrace.codec.ledger import FORM, LEDGER_PARTITION, POSITION, Position, read_key, read_position
 from headrace.journal.kafka.allotter import Allotments
-from headrace.journal.kafka.log import Log, own_topics
+from headrace.journal.kafka.log import own_topics
 from headrace.journal.kafka.spans import Bounds
 from headrace.journal.kafka.survey import Survey
 from headrace.journal.kafka.topics import replay_name
@@ -36,7 +36,7 @@ class Course:
 
     async def read(self) -> Mapping[int, Position]:
         """Return the positions as they are now; a replay that nobody has worked on has none."""
-        log: Log = self._log
+        log = self._log
         if not self._there:
             self._there = await log.opened().find(self._ledger) is not None
         for message in await log.read_on(self._ledger, LEDGER_PARTITION, self._upto) if self._there else ():

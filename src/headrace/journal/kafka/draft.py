@@ -49,7 +49,7 @@ class Drafts:
 
     def __init__(self, survey: Survey, past: Past, order: Order) -> None:
         self._survey, self._past, self._order = survey, past, order
-        self.topic = self._topic = past.topic
+        self.topic = past.topic
 
     async def news(self, looked: Mapping[int, int]) -> bool:
         """Return whether live has closed something that was not looked at."""
@@ -61,11 +61,11 @@ class Drafts:
     ) -> Draft:
         """Return what is to be allotted to a version, at and above the offsets that were looked at before.
 
-        What live has done was read before, what the index has not seen of the topic is indexed on the way.
+        What live has done is read on before, what the index has not seen of the topic is indexed on the way.
         """
         before = looked or {}
         await self._past.read()
-        bounds = {at: one for (_, at), one in (await self._survey.fill([self._topic])).items()}
+        bounds = {at: one for (_, at), one in (await self._survey.fill([self.topic])).items()}
         lines = {at: self._past.line(at, version.name, one) for at, one in bounds.items()}
         window = await self._window(bounds, before)
         taken = self._taken(version, others)
@@ -82,12 +82,17 @@ class Drafts:
         now = {at: max(line.closed, before.get(at, 0)) for at, line in lines.items()}
         return Draft(plan, parts, now, others)
 
+    def clashes(self, draft: Draft, others: Iterable[Allotment]) -> bool:
+        """Return whether others have been allotted some of what is to be allotted."""
+        taken = self._taken(draft.plan.version, others)
+        return any(_inside(found, taken.get(at, [])) for at, found in draft.parts.items())
+
     def _taken(self, version: VersionInfo, others: Iterable[Allotment]) -> Parts:
         """Return what the replays of this ledger have been allotted for the version."""
         found: dict[int, list[Interval]] = {}
         for one in others:
             if (one.version, one.again, one.topic) == (
-                version.name, self._order.again, self._topic.topic_id.hex(),
+                version.name, self._order.again, self.topic.topic_id.hex(),
             ):  # fmt: skip
                 for at, intervals in one.parts.items():
                     found.setdefault(at, []).extend(intervals)
@@ -122,7 +127,7 @@ class Drafts:
                     handler=self._order.handler, problem=problem, hint="--from and --to bound it instead"
                 )
             for _, place in rows:
-                if place.topic_id == self._topic.topic_id:
+                if place.topic_id == self.topic.topic_id:
                     found.setdefault(place.partition, []).append(place.offset)
         return found
 
@@ -133,11 +138,11 @@ class Drafts:
         """
         scan = _Scan(self._order, parts)
         spans = [
-            Span(self._topic.name, at, max(found[0][0], bounds[at].low), min(found[-1][1], bounds[at].end))
+            Span(self.topic.name, at, max(found[0][0], bounds[at].low), min(found[-1][1], bounds[at].end))
             for at, found in parts.items()
             if found
         ]
-        rows = self._survey.log.reading(self._topic)
+        rows = self._survey.log.reading(self.topic)
         async with self._survey.spans.reading(one for one in spans if one.start < one.end) as bursts:
             async for burst in bursts:
                 pages: dict[int, list[Reading]] = {}
@@ -150,7 +155,7 @@ class Drafts:
     async def _copies(self, partition: int, page: Sequence[Reading]) -> set[int]:
         """Return the offsets of records that are copies of events before them."""
         ids = [one.seen.event_id for one in page]
-        firsts = await self._survey.log.index.view.firsts(self._topic.topic_id, partition, ids)
+        firsts = await self._survey.log.index.view.firsts(self.topic.topic_id, partition, ids)
         return {
             one.seen.offset
             for one in page
@@ -167,7 +172,7 @@ class Drafts:
         counts: Counter[str] = Counter()
         if window.events is None:
             view, bounds = self._survey.log.index.view, [bound for _, bound in labelled]
-            numbers = await view.counts(self._topic.topic_id, bounds)
+            numbers = await view.counts(self.topic.topic_id, bounds)
         else:
             numbers = [_between(window.events.get(one.partition, ()), one) for _, one in labelled]
         for (label, _), number in zip(labelled, numbers, strict=True):

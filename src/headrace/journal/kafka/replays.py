@@ -84,7 +84,7 @@ class KafkaReplays:
         """Allot in one transaction, or go on with an unfinished replay of the same order.
 
         History is read and counted before, while others may allot as well: what live has closed as done stays
-        so.  Where another replay was allotted something meanwhile, nothing is written, and it begins anew.
+        so.  Where another replay was allotted some of it meanwhile, nothing is written, and it begins anew.
         """
         allotments, drafts = Allotments(self._log, order.handler), await self._drafts(order)
         for _ in range(TRIES_MAX):
@@ -99,7 +99,7 @@ class KafkaReplays:
                 if version.name != draft.plan.version.name:
                     continue  # somebody else's model has got the epoch
                 draft = draft._replace(plan=draft.plan._replace(version=version))
-                allotment = await self._allot(order, draft, allotments, drafts.topic)
+                allotment = await self._allot(order, draft, allotments, drafts)
                 if allotment is None:
                     await self._log.clock.sleep(AGAIN_S_MAX * self._log.chance.unit())
                     continue
@@ -172,10 +172,10 @@ class KafkaReplays:
     # --- allotting ----------------------------------------------------------------------------
 
     async def _allot(
-        self, order: Order, draft: Draft, allotments: Allotments, topic: Topic
+        self, order: Order, draft: Draft, allotments: Allotments, drafts: Drafts
     ) -> Allotment | None:
-        """Allot what was planned; ``None`` when somebody else was given something meanwhile."""
-        version = draft.plan.version.name
+        """Allot what was planned; ``None`` when somebody else was given some of it meanwhile."""
+        version, topic = draft.plan.version.name, drafts.topic
         same = sum(_is_same(one, order, version, topic) for one in draft.others)
         allotment = Allotment(
             replay=_number(order, version, topic, same),
@@ -193,7 +193,8 @@ class KafkaReplays:
         )
         allotments.check(allotment)
         writer = await allotments.writer()
-        if list(await allotments.read()) != list(draft.others):
+        now = await allotments.read()
+        if sum(_is_same(one, order, version, topic) for one in now) > same or drafts.clashes(draft, now):
             return None
         return allotment if await writer.write(allotment) else None
 
@@ -213,7 +214,8 @@ class KafkaReplays:
         more = grown(known, _joined(known, draft), known.looked | draft.looked, draft.plan.allotted)
         work.allotments.check(more)
         writer = await work.allotments.writer()
-        if list(await work.allotments.read()) != list(others) or not await writer.write(more):
+        now = await work.allotments.read()
+        if known not in now or work.drafts.clashes(draft, now) or not await writer.write(more):
             return 0  # the next time
         self._log.faults.at("replay.extended")
         return self._grown(work, more, replay)
