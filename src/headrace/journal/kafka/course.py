@@ -52,15 +52,19 @@ class Course:
     async def state(self, allotment: Allotment) -> ReplayState:
         """Return how far it is; what was claimed and has no outcome yet counts as waiting."""
         positions = await self.read()
-        states = states_of(positions.values())
+        states, told = states_of(positions.values()), positions.values()
+        done, dead = sum(one.done for one in told), sum(one.dead for one in told)
+        expired = sum(one.expired for one in told)
+        # One that follows may have been allotted more, and handled it, elsewhere: the ledger is read last.
+        known = max(allotment.allotted, states.total() + done + dead + expired)
         found = ReplayState(
-            allotment.allotted,
+            known,
             states[OpenState.RUNNING],
-            sum(one.done for one in positions.values()),
-            sum(one.dead for one in positions.values()),
-            sum(one.emitted for one in positions.values()),
+            done,
+            dead,
+            sum(one.emitted for one in told),
             complete=False,
-            expired=sum(one.expired for one in positions.values()),
+            expired=expired,
         )
         if not finished(allotment, positions):
             return found
