@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from headrace import errors
@@ -59,8 +60,8 @@ class PostgresView:
         rows = await self._session.rows(_QUERIES.counts, (*columns, topic_id.hex()))
         events: dict[tuple[int, int], int] = {(at, number): count for at, number, count in rows}
         befores: dict[Cut, int] = {}
-        for at in {at for at, _ in cuts}:
-            mine = [cut for cut in cuts if cut[0] == at]
+        for at, some in groupby(cuts, itemgetter(0)):
+            mine = list(some)
             sums = accumulate(events.get((at, number), 0) for number in range(len(mine)))
             befores |= zip(mine, sums, strict=True)
         return counted(bounds, befores)
