@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,10 +19,12 @@ import apsw
 import pytest
 from tests.fault._apps import Job
 from tests.fault.conftest import PATIENCE_S, ROOT, Stage
+from tests.unit.terminal import apart
 
 from headrace import App, Event, RetryPolicy, errors
 from headrace.app import World
 from headrace.journal.file import filesystem_of
+from headrace.journal.reader import Reader
 from headrace.settings import Settings
 from headrace.testing import ManualClock, drain
 
@@ -139,6 +142,24 @@ async def test_a_path_that_cannot_be_a_file_is_a_coded_error(tmp_path: Path, nam
     with pytest.raises(errors.JournalError):
         await app_of(tmp_path / name).open()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [b"d\xff.db", b"f\xff/file.db"], ids=["the file", "its folder"])
+async def test_a_name_that_is_not_utf_8_is_a_coded_error(tmp_path: Path, name: bytes) -> None:
+    """SQLite takes no other: to write, to look, and by a name that leads there from within the folder."""
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    with pytest.raises(errors.JournalUrlInvalid, match="has to be UTF-8"):
+        await app_of(path).open()
+    with pytest.raises(errors.JournalUrlInvalid):
+        Reader(str(path))
+    (tmp_path / "link.db").symlink_to(path)
+    with pytest.raises(errors.JournalUrlInvalid):
+        await app_of(tmp_path / "link.db").open()
+    ran = await asyncio.to_thread(apart, "status", cwd=path.parent, env={"HEADRACE_JOURNAL": path.name})
+    assert (ran.code, "HR-E212" in ran.err, "HR-E000" in ran.err) == (2, True, False)
+    assert path.read_bytes() == b""
 
 
 @pytest.mark.parametrize(
