@@ -1,6 +1,6 @@
 """Disks, files and clocks on their bad days: a coded error, nothing lost, and work goes on when it can."""
 
-# ruff: noqa: ASYNC240 - a test waits for other processes, and looks at their files
+# ruff: noqa: ASYNC220, ASYNC240, ASYNC251 - a test waits for other processes, and looks at their files
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from headrace import App, Event, RetryPolicy, errors
 from headrace.app import World
 from headrace.journal.file import filesystem_of
 from headrace.journal.reader import Reader
+from headrace.runtime.rhythm import PARTING_S_MAX
 from headrace.settings import Settings
 from headrace.testing import ManualClock, drain
 
@@ -305,3 +307,43 @@ async def test_a_writer_that_stands_still_holds_others_up_and_loses_nothing(stag
         await task
     accepted = slow.said()["accepted"]
     assert stage.look.one("SELECT count(*) FROM event") == len(accepted) + 10
+
+
+#: Holds the write lock until a line comes, and says when it has it.
+HOLDS = """
+import apsw, sys
+db = apsw.Connection(sys.argv[1])
+db.set_busy_timeout(30_000)
+db.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+db.execute("ROLLBACK")
+"""
+
+
+@pytest.mark.parametrize("in_hand", [True, False], ids=["events in hand", "idle"])
+async def test_a_stop_is_heard_while_another_process_holds_the_lock(stage: Stage, in_hand: bool) -> None:
+    """SIGTERM meanwhile: the worker ends within the time of parting; nothing is lost or done twice."""
+    worker, count = stage.worker(), 60
+    async with app_of(stage.journal) as app:
+        await app.publish([Job(name=str(n), ms=20) for n in range(count)])
+    stage.until(lambda: len(stage.calls("end")) >= (10 if in_hand else count), "it works")
+    if not in_hand:
+        stage.until_idle(count)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(stage.journal)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        time.sleep(1)  # what is in hand has ended, and waits to be written
+        began = time.monotonic()
+        assert worker.end(signal.SIGTERM) == 0
+        assert time.monotonic() - began < PARTING_S_MAX + 4
+    finally:
+        holder.communicate(b"\n")
+    stage.worker()
+    stage.until_idle(count)
+    done = [one["name"] for one in stage.look.emitted()]
+    assert sorted(done, key=int) == [str(n) for n in range(count)]
