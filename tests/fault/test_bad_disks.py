@@ -46,6 +46,41 @@ async def test_a_read_only_disk_is_a_coded_error(tmp_path: Path) -> None:
     assert (told["write"], told["read"]) == ("HR-E205", 1)
 
 
+FOLLOWED = """
+    import subprocess
+    tail = subprocess.Popen(
+        ["timeout", "25", sys.executable, "-m", "headrace", "tail", "--follow", "--jsonl", "--limit", "4",
+         "--journal", sys.argv[2]],
+        stdout=subprocess.PIPE, text=True,
+    )
+    def shown():
+        return json.loads(tail.stdout.readline())["payload"]["n"]
+    async def go():
+        found = [shown()]
+        async with app_of(sys.argv[1]) as app:
+            await app.publish(Line(n=2))
+        found.append(await asyncio.to_thread(shown))
+        async with app_of(sys.argv[1]) as app:
+            for n in (3, 4):
+                await app.publish(Line(n=n))
+                found.append(await asyncio.to_thread(shown))
+        print(json.dumps({"shown": found, "ended": tail.wait()}))
+    asyncio.run(go())
+"""
+
+
+async def test_what_comes_is_followed_from_a_read_only_folder(tmp_path: Path) -> None:
+    """Begun while nobody else has the journal open; writers come, go, and stay: each event is shown."""
+    folder, seen = tmp_path / "data", tmp_path / "seen"
+    folder.mkdir()
+    seen.mkdir()
+    async with app_of(folder / "file.db") as app:
+        await app.publish(Line(n=1))
+    script = f"mount --bind {folder} {seen}; mount -o remount,ro,bind {seen}"
+    told = in_a_mount_of_its_own(script, FOLLOWED, str(folder / "file.db"), str(seen / "file.db"))
+    assert (told["shown"], told["ended"]) == ([1, 2, 3, 4], 0)
+
+
 @pytest.fixture
 def public() -> Iterator[Path]:
     """A folder that every user may enter."""

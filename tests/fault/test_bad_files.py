@@ -1,15 +1,17 @@
 """Disks, files and clocks on their bad days: a coded error, nothing lost, and work goes on when it can."""
 
-# ruff: noqa: ASYNC240 - a test waits for other processes, and looks at their files
+# ruff: noqa: ASYNC220, ASYNC240, ASYNC251 - a test waits for other processes, and looks at their files
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,13 @@ import apsw
 import pytest
 from tests.fault._apps import Job
 from tests.fault.conftest import PATIENCE_S, ROOT, Stage
+from tests.unit.terminal import apart
 
 from headrace import App, Event, RetryPolicy, errors
 from headrace.app import World
 from headrace.journal.file import filesystem_of
+from headrace.journal.reader import Reader
+from headrace.runtime.rhythm import PARTING_S_MAX
 from headrace.settings import Settings
 from headrace.testing import ManualClock, drain
 
@@ -139,6 +144,24 @@ async def test_a_path_that_cannot_be_a_file_is_a_coded_error(tmp_path: Path, nam
     with pytest.raises(errors.JournalError):
         await app_of(tmp_path / name).open()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [b"d\xff.db", b"f\xff/file.db"], ids=["the file", "its folder"])
+async def test_a_name_that_is_not_utf_8_is_a_coded_error(tmp_path: Path, name: bytes) -> None:
+    """SQLite takes no other: to write, to look, and by a name that leads there from within the folder."""
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    with pytest.raises(errors.JournalUrlInvalid, match="has to be UTF-8"):
+        await app_of(path).open()
+    with pytest.raises(errors.JournalUrlInvalid):
+        Reader(str(path))
+    (tmp_path / "link.db").symlink_to(path)
+    with pytest.raises(errors.JournalUrlInvalid):
+        await app_of(tmp_path / "link.db").open()
+    ran = await asyncio.to_thread(apart, "status", cwd=path.parent, env={"HEADRACE_JOURNAL": path.name})
+    assert (ran.code, "HR-E212" in ran.err, "HR-E000" in ran.err) == (2, True, False)
+    assert path.read_bytes() == b""
 
 
 @pytest.mark.parametrize(
@@ -284,3 +307,43 @@ async def test_a_writer_that_stands_still_holds_others_up_and_loses_nothing(stag
         await task
     accepted = slow.said()["accepted"]
     assert stage.look.one("SELECT count(*) FROM event") == len(accepted) + 10
+
+
+#: Holds the write lock until a line comes, and says when it has it.
+HOLDS = """
+import apsw, sys
+db = apsw.Connection(sys.argv[1])
+db.set_busy_timeout(30_000)
+db.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+db.execute("ROLLBACK")
+"""
+
+
+@pytest.mark.parametrize("in_hand", [True, False], ids=["events in hand", "idle"])
+async def test_a_stop_is_heard_while_another_process_holds_the_lock(stage: Stage, in_hand: bool) -> None:
+    """SIGTERM meanwhile: the worker ends within the time of parting; nothing is lost or done twice."""
+    worker, count = stage.worker(), 60
+    async with app_of(stage.journal) as app:
+        await app.publish([Job(name=str(n), ms=20) for n in range(count)])
+    stage.until(lambda: len(stage.calls("end")) >= (10 if in_hand else count), "it works")
+    if not in_hand:
+        stage.until_idle(count)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(stage.journal)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        time.sleep(1)  # what is in hand has ended, and waits to be written
+        began = time.monotonic()
+        assert worker.end(signal.SIGTERM) == 0
+        assert time.monotonic() - began < PARTING_S_MAX + 4
+    finally:
+        holder.communicate(b"\n")
+    stage.worker()
+    stage.until_idle(count)
+    done = [one["name"] for one in stage.look.emitted()]
+    assert sorted(done, key=int) == [str(n) for n in range(count)]

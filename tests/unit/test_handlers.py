@@ -9,6 +9,7 @@ from typing import Any, Optional, Union
 import pytest
 
 from headrace import App, Context, Event, RetryPolicy, errors
+from headrace.journal.kafka.topics import split_name
 from headrace.runtime.handlers import (
     CONCURRENCY_DEFAULT,
     CONCURRENCY_MAX,
@@ -279,6 +280,8 @@ def test_a_generator_is_refused() -> None:
     [
         ({"name": "a b"}, "the name has characters that are not allowed"),
         ({"name": "x" * 200}, "the name has characters that are not allowed"),
+        ({"name": "replay-0123456789abcdef"}, "are of the replays of a handler"),
+        ({"name": "desk.replay-0123456789abcdef"}, "are of the replays of a handler"),
         ({"concurrency": 0}, "concurrency is 1 to 4096, not 0"),
         ({"concurrency": CONCURRENCY_MAX + 1}, "concurrency is 1 to 4096, not 4097"),
         ({"concurrency": 1.5}, "concurrency is 1 to 4096, not 1.5"),
@@ -301,6 +304,19 @@ def test_a_generator_is_refused() -> None:
 def test_numbers_and_words_out_of_bounds_are_refused(arguments: dict[str, Any], said: str) -> None:
     """Each argument of the decorator, with what may be."""
     refused(at_the_top, said, **arguments)
+
+
+def test_a_name_that_only_looks_like_that_of_a_replay_may_be() -> None:
+    """Refused is what would be taken for a replay, with what to do; a handler that was called so goes on."""
+    app = App("unit")
+    for name in ("replay", "replay-0123", "replay-0123456789abcdef0", "replay-0123456789abcdef.more"):
+        app.handler(name=name)(at_the_top)
+    assert [split_name(name) for name in app.handlers] == [(name, "") for name in app.handlers]
+    app.handler(name="now", was="replay-0123456789abcdef")(at_the_top)
+
+    with pytest.raises(errors.SignatureInvalid) as found:
+        app.handler(name="replay-0123456789abcdef")(at_the_top)
+    assert "choose another name" in found.value.hint
 
 
 def test_a_process_takes_plain_functions_of_a_module_alone() -> None:

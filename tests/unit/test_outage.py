@@ -41,6 +41,9 @@ class Halved:
     def wake(self) -> None:
         """Nobody sleeps."""
 
+    def hurry(self, within_s: float) -> None:
+        """Nobody waits."""
+
     def held(self) -> int:
         """Return a partition."""
         return 1

@@ -47,7 +47,7 @@ def _copy(
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:  # fmt: skip
-    """Move a journal to Kafka: events, positions, open retries, dead letters and versions."""
+    """Move a journal to Kafka: events, positions, open retries, dead letters, versions and replays."""
     if not target.startswith("kafka://"):
         raise errors.CommandInvalid(
             problem=f"--to names a cluster, and {target!r} does not begin with kafka://"
@@ -149,4 +149,5 @@ def _put(report: Report, source: Source, journal: KafkaJournal, *, as_json: bool
         if report.letters_left
         else ""
     )
-    put(f"{counted(report.letters, 'dead letter')}{left}")
+    replays = f"; {counted(report.replays, 'replay')}" if report.replays else ""
+    put(f"{counted(report.letters, 'dead letter')}{left}{replays}")

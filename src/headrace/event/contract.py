@@ -24,6 +24,8 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 #: Topics that Headrace makes itself: those that begin like this, the dead letters of a topic, and the sides
 #: of its replays.
 OWN, DEAD_SUFFIX, SIDE_INFIX = "headrace", ".dlq", ".side."
+#: What a replay of a handler is called where a handler has its name: no handler may be called so.
+REPLAY_NAME = re.compile(r"(.+)\.replay-([0-9a-f]{16})")
 #: Kafka's metadata and most tools cope with short keys; a key is an identity, not data.
 KEY_BYTES_MAX = 1_024
 #: As much of a refused value as helps to find it, and no more of what may be private.

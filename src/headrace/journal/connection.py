@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import stat
+import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -57,6 +58,21 @@ class Disk(Enum):
     SOON = "soon"
     #: Together with a later commit.
     LATER = "later"
+
+
+class Patience:
+    """How long a writer may still wait for the lock: less than others once it has to stop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._until_ns = clock, sys.maxsize
+
+    def hurry(self, within_s: float) -> None:
+        """Wait so much longer at most, also where that has begun; each write is tried at least once."""
+        self._until_ns = self._clock.boot_ns() + int(within_s * 1e9)
+
+    def ended(self, until_ns: int) -> bool:
+        """Return whether the time is over, which would else last until then."""
+        return self._clock.boot_ns() > min(until_ns, self._until_ns)
 
 
 class Connection:
@@ -164,6 +180,7 @@ class Connection:
         disk: Disk = Disk.NOW,
         tell: Tell = ALL,
         quiet: Callable[[T], bool] = lambda _: False,
+        patience: Patience | None = None,
     ) -> T:
         """Run ``work`` inside one transaction and commit it; all or nothing.
 
@@ -171,7 +188,7 @@ class Connection:
         at once, those who tell people when it is on disk.  ``quiet`` says whether nothing else wants the
         loop: a quick disk is then flushed on it, without the way to a thread and back.
         """
-        result = await self._commit(work)
+        result = await self._commit(work, patience or Patience(self.clock))
         if tell:
             self.on_commit(tell)
             if self._notifier is not None:
@@ -208,8 +225,8 @@ class Connection:
         problem = f"the disk does not keep what is written to it ({fault})"
         return errors.JournalCorrupt(path=self.path, problem=problem)
 
-    async def _commit(self, work: Callable[[], T]) -> T:
-        deadline = self.clock.boot_ns() + int(BUSY_WAIT_S_MAX * 1e9)
+    async def _commit(self, work: Callable[[], T], patience: Patience) -> T:
+        began_ns = self.clock.boot_ns()
         for attempt in count():
             self.check_process()
             if self._closed:
@@ -218,8 +235,9 @@ class Connection:
             try:
                 return self._transact(work)
             except apsw.BusyError:
-                if self.clock.boot_ns() > deadline:
-                    raise errors.JournalBusy(path=self.path, waited_s=BUSY_WAIT_S_MAX) from None
+                if patience.ended(began_ns + int(BUSY_WAIT_S_MAX * 1e9)):
+                    waited_s = round((self.clock.boot_ns() - began_ns) / 1e9, 1)
+                    raise errors.JournalBusy(path=self.path, waited_s=waited_s) from None
             if attempt < BUSY_NAPS_MAX:
                 self.clock.nap(BUSY_NAP_S_MIN + self.chance.unit() * (BUSY_NAP_S_MAX - BUSY_NAP_S_MIN))
             else:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import apsw
 
 from headrace import errors
-from headrace.journal.connection import Connection, Disk
+from headrace.journal.connection import Connection, Disk, Patience
 from headrace.journal.file import mapped
 from headrace.journal.held import Held, Open, awoken, next_due_ns
 from headrace.journal.notify import Tell
@@ -54,7 +54,7 @@ class SqliteConsumer:
     def __init__(
         self, db: Connection, worker: int, subscription: Subscription, audience: set[SqliteConsumer]
     ) -> None:
-        self._db, self._queries = db, db.queries
+        self._db, self._queries, self._patience = db, db.queries, Patience(db.clock)
         self._worker = worker
         self._sub = subscription.id
         self._subscription = subscription
@@ -75,7 +75,7 @@ class SqliteConsumer:
         if self._db.row(self._queries.member_known, (self._sub, self._worker)) is None:
             # New, or forgotten after a long stop.
             join = partial(self._db.ex, self._queries.member_add, (self._sub, self._worker))
-            await self._db.write(join, disk=Disk.SOON, tell=False)
+            await self._db.write(join, disk=Disk.SOON, tell=False, patience=self._patience)
         self._joined = True
         self._audience.add(self)
         forgotten = self._drop_lost()
@@ -113,9 +113,8 @@ class SqliteConsumer:
         if wanted:
             taken = await self._db.write(
                 lambda: [take_over(self._db, self._sub, self._worker, tp) for tp in wanted],
-                disk=Disk.SOON,
-                tell=False,
-            )
+                disk=Disk.SOON, tell=False, patience=self._patience,
+            )  # fmt: skip
             self._db.faults.at("balance.committed")
             for held in taken:
                 if held is not None:
@@ -139,7 +138,7 @@ class SqliteConsumer:
 
     async def _give_back(self, parts: list[Held]) -> int:
         work = partial(give_back, self._db, self._sub, self._worker, parts)
-        freed = await self._db.write(work, disk=Disk.SOON)
+        freed = await self._db.write(work, disk=Disk.SOON, patience=self._patience)
         for tp in freed:
             self._parts.pop(tp, None)
         self._db.faults.at("release.committed")
@@ -163,11 +162,8 @@ class SqliteConsumer:
         if not self._joined:
             return 0
         freed = await self._give_back(list(self._parts.values()))
-        await self._db.write(
-            lambda: self._db.ex(self._queries.member_remove, (self._sub, self._worker)),
-            disk=Disk.SOON,
-            tell=False,
-        )
+        leave = partial(self._db.ex, self._queries.member_remove, (self._sub, self._worker))
+        await self._db.write(leave, disk=Disk.SOON, tell=False, patience=self._patience)
         self._joined = False
         return freed
 
@@ -364,7 +360,7 @@ class SqliteConsumer:
             return work()
 
         try:
-            return await self._db.write(attempt, disk=disk, tell=tell, quiet=quiet)
+            return await self._db.write(attempt, disk=disk, tell=tell, quiet=quiet, patience=self._patience)
         except BaseException:
             self._parts = parts
             self._scan.back(mark)
@@ -372,8 +368,11 @@ class SqliteConsumer:
 
     async def wait(self, seconds: float) -> None:
         """Return on a commit here or elsewhere, when a retry is due, or after ``seconds``."""
-        first = self.next_due_ns()
-        await awoken(self._woken, seconds, None if first is None else first - self._db.clock.boot_ns())
+        await awoken(self._woken, seconds, self.next_due_ns(), self._db.clock)
+
+    def hurry(self, within_s: float) -> None:
+        """Wait so much longer at most while others write."""
+        self._patience.hurry(within_s)
 
     def wake(self) -> None:
         """Have `wait` return."""

@@ -61,6 +61,7 @@ def open_file(path: str, *, read_only: bool = False) -> apsw.Connection:
     """Open a SQLite file with the settings of the journal; refuses network file systems."""
     if path == MEMORY:
         return apsw.Connection(path, statementcachesize=256)
+    _check_name(path)
     exists(path)
     folder = Path(path).resolve().parent
     if not folder.is_dir():
@@ -72,6 +73,17 @@ def open_file(path: str, *, read_only: bool = False) -> apsw.Connection:
     db = apsw.Connection(path, flags=flags, statementcachesize=256)
     db.set_busy_timeout(5_000)  # while opening only: several processes may create the file at once
     return db
+
+
+def _check_name(path: str) -> None:
+    """Raise `JournalUrlInvalid` for a file whose whole name is not UTF-8: SQLite takes no other."""
+    whole = str(Path(path).resolve())
+    try:
+        whole.encode()
+    except UnicodeEncodeError:
+        problem = f"The whole name of the file has to be UTF-8, and {whole!r} is not."
+        hint = "choose another name, or rename the folder (``convmv`` does many)"
+        raise errors.JournalUrlInvalid(problem, hint=hint, url=path) from None
 
 
 def on_network(filesystem: str) -> bool:

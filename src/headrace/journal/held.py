@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from headrace.ports import Attempt, OpenState
+from headrace.ports import Attempt, Clock, OpenState
 
 #: How soon to look again at what is due but was not taken.
 DUE_LOOK_S = 0.005
@@ -141,11 +141,11 @@ def next_due_ns(parts: Iterable[Held]) -> int | None:
     return min((one for one in due if one is not None), default=None)
 
 
-async def awoken(woken: asyncio.Event, seconds: float, due_in_ns: int | None) -> None:
-    """Return when somebody wakes, when something is due, or after ``seconds``."""
-    if due_in_ns is not None:
+async def awoken(woken: asyncio.Event, seconds: float, due_ns: int | None, clock: Clock) -> None:
+    """Return when somebody wakes, when something is due on the boot clock, or after ``seconds``."""
+    if due_ns is not None:
         # One that is due already may be there because the server has no room for it: no hurry then.
-        seconds = min(seconds, max(DUE_LOOK_S, due_in_ns / 1e9))
+        seconds = min(seconds, max(DUE_LOOK_S, (due_ns - clock.boot_ns()) / 1e9))
     timer = asyncio.get_running_loop().call_later(seconds, woken.set)
     try:
         await woken.wait()

@@ -37,13 +37,16 @@ class Reader:
     def __init__(self, source: str | Connection) -> None:
         self._queries: Any = load("reader.sql")
         self._own: apsw.Connection | None = None
+        #: What the file was like when it was opened as one that nobody writes to; and how often it was.
+        self._alone: _Seen | None = None
+        self._opened = 0
         if isinstance(source, Connection):
             self.rows = source.rows
             self.path = source.path
         else:
-            self._own = _open(source)
             self.rows = self._read
             self.path = source
+            self._reopen()
         self._in_snapshot = not isinstance(source, str)
         self._topics: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
@@ -55,9 +58,19 @@ class Reader:
             self._own.close()
             self._own = None
 
+    def _reopen(self) -> None:
+        seen = _seen(self.path)  # before: what comes after it is noticed
+        self.close()
+        self._own, alone = _open(self.path)
+        self._alone = seen if alone else None
+        self._opened += 1
+
     def _read(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
         if self._own is None:
             raise errors.JournalClosed
+        # By now somebody writes to what nobody wrote to: it is read as they leave it, under their locks.
+        if self._alone is not None and not self._own.in_transaction and _seen(self.path) != self._alone:
+            self._reopen()
         with mapped(self.path):
             return self._own.execute(sql, bindings).fetchall()
 
@@ -78,9 +91,10 @@ class Reader:
             self._in_snapshot = False
             self.rows(self._queries.end)
 
-    def changed(self) -> int:
-        """Return a number that changes when somebody has committed."""
-        return int(self.rows(self._queries.data_version)[0][0])
+    def changed(self) -> tuple[int, int]:
+        """Return what is another one when somebody has committed."""
+        version = int(self.rows(self._queries.data_version)[0][0])
+        return self._opened, version
 
     def watch(self, wake: Callable[[], None], *, topic: str | None = None) -> Watch:
         """Have ``wake`` called when somebody may have put events on disk (of a topic)."""
@@ -249,17 +263,32 @@ def id_bounds(text: str) -> tuple[bytes, bytes] | None:
     return bytes.fromhex(digits.ljust(ID_DIGITS, "0")), bytes.fromhex(digits.ljust(ID_DIGITS, "f"))
 
 
-def _open(path: str) -> apsw.Connection:
-    """Open a journal to look at it; nothing is created.
+#: Time of the last change and size, of a file and of its WAL; the WAL's is left out where there is none.
+_Seen = tuple[tuple[int, int], ...]
 
-    A file in a folder that we may not write to cannot be opened the usual way: the shared memory of the WAL
-    is missing and cannot be made.  Where nobody has left anything in a WAL, the file alone is the journal.
+
+def _seen(path: str) -> _Seen:
+    """Return what tells that somebody writes to a file, or has."""
+    found: list[tuple[int, int]] = []
+    for one in (path, f"{path}-wal") if path != MEMORY else ():
+        with suppress(OSError):
+            about = Path(one).stat()
+            found.append((about.st_mtime_ns, about.st_size))
+    return tuple(found)
+
+
+def _open(path: str) -> tuple[apsw.Connection, bool]:
+    """Open a journal to look at it, and tell whether as one that nobody writes to; nothing is created.
+
+    A file in a folder that we may not write to cannot be opened the usual way while nobody else has it open:
+    the shared memory of the WAL is missing and cannot be made.  Where nobody has left anything in a WAL, the
+    file alone is the journal.
     """
     if path == MEMORY or not exists(path):
         raise errors.JournalMissing(path=path)
     with mapped(path):
         try:
-            return _checked(open_file(path, read_only=True), path)
+            return _checked(open_file(path, read_only=True), path), False
         except (apsw.CantOpenError, apsw.ReadOnlyError):
             wal = Path(f"{path}-wal")
             if wal.exists() and wal.stat().st_size:
@@ -269,7 +298,8 @@ def _open(path: str) -> apsw.Connection:
                     path=path,
                 ) from None
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        return _checked(apsw.Connection(f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags), path)
+        uri = f"{Path(path).absolute().as_uri()}?immutable=1"
+        return _checked(apsw.Connection(uri, flags=flags), path), True
 
 
 def _checked(db: apsw.Connection, path: str) -> apsw.Connection:

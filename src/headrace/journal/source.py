@@ -10,6 +10,7 @@ from headrace import errors
 from headrace.codec.head import decode_head, decode_stamp
 from headrace.codec.ledger import OpenEntry, Range
 from headrace.event.envelope import Head, Stamp
+from headrace.journal.allotment import Interval, holds
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
 from headrace.journal.versions import info_of
@@ -68,6 +69,25 @@ class SourceSubscription(NamedTuple):
     exceptions: list[tuple[int, int, str]]
 
 
+class SourceReplay(NamedTuple):
+    """History that went, or is going, through a version."""
+
+    #: What tells it from the others of this journal.
+    number: int
+    #: How far it has come; of its handler's name.
+    progress: SourceSubscription
+    version: str
+    side: str | None
+    again: str | None
+    wanted: str
+    follow: bool
+    skipped: dict[str, int]
+    emitted: int
+    begun_us: int
+    #: What it was allotted, by partition; where both ends are the same none, but so far was looked.
+    allotted: dict[int, list[Interval]]
+
+
 class SourceLetter(NamedTuple):
     """A dead letter that nobody has decided on."""
 
@@ -83,6 +103,8 @@ class SourceLetter(NamedTuple):
     trace: bytes
     type: str
     died_us: int
+    #: The number of the replay that it died in; 0 for live.
+    replay: int
 
 
 class Source:
@@ -169,6 +191,10 @@ class Source:
         """Return all versions in the order in which they became known, with what their models declare."""
         return [(info_of(row), row[6]) for row in self._rows(self._queries.versions)]
 
+    def trials(self) -> set[int]:
+        """Return the numbers of the versions that replays alone know."""
+        return {number for (number,) in self._rows(self._queries.trials)}
+
     def active(self) -> dict[str, int]:
         """Return the number of the active version of each handler."""
         return dict(self._rows(self._queries.active))
@@ -183,12 +209,37 @@ class Source:
                     found[handler] = self._subscription(sub, handler, topic, names)
         return list(found.values())
 
-    def _subscription(self, sub: int, handler: str, topic: int, names: dict[int, str]) -> SourceSubscription:
+    def replays(self) -> list[SourceReplay]:
+        """Return the replays of the handlers, finished or not, oldest first, all at one moment."""
+        names = {info.id: info.name for info, _ in self.versions()}
+        with self._reader.snapshot():
+            return [self._replay(row, names) for row in self._rows(self._queries.replays)]
+
+    def _replay(self, row: tuple[Any, ...], names: dict[int, str]) -> SourceReplay:
+        sub, handler, topic, version, side, again, wanted, follow, skipped, emitted, begun_us = row
+        allotted: dict[int, list[Interval]] = {}
+        for tp, after, upto in self._rows(self._queries.allotted, sub):
+            allotted.setdefault(tp & 1023, []).append((after, upto))
+        progress = self._subscription(sub, handler, topic, names, allotted)
+        name = names.get(version, f"#{version}")
+        return SourceReplay(
+            sub, progress, name, side, again, wanted, bool(follow), json.loads(skipped), emitted, begun_us,
+            allotted,
+        )  # fmt: skip
+
+    def _subscription(
+        self,
+        sub: int,
+        handler: str,
+        topic: int,
+        names: dict[int, str],
+        allotted: dict[int, list[Interval]] | None = None,
+    ) -> SourceSubscription:
         queries = self._queries
         ranges: dict[int, list[Range]] = {}
         for tp, after, version in self._rows(queries.ranges, sub):
             ranges.setdefault(tp, []).append(Range(after, names.get(version, f"#{version}")))
-        opened = self._opened(sub)
+        opened = self._opened(sub, allotted)
         parts = [
             SourcePart(tp & 1023, start, high, taken, done, dead, ranges.get(tp, []), opened.get(tp, []))
             for tp, start, high, _, taken, done, dead in self._rows(queries.positions, sub)
@@ -203,7 +254,7 @@ class Source:
         ]
         return SourceSubscription(handler, topic, parts, exceptions)
 
-    def _opened(self, sub: int) -> dict[int, list[OpenEntry]]:
+    def _opened(self, sub: int, allotted: dict[int, list[Interval]] | None) -> dict[int, list[OpenEntry]]:
         """Return what is open; what a worker had in hand that died is a suspect, as a take-over makes it."""
         found: dict[int, list[OpenEntry]] = {}
         for tp, seq, state, attempts, crashes, generation, due_us, told in self._rows(
@@ -221,6 +272,8 @@ class Source:
             )
             found.setdefault(tp, []).append(entry)
         for tp, seq in self._rows(self._queries.claimed, sub):
+            if allotted is not None and not holds(allotted.get(tp & 1023, ()), seq):
+                continue
             found.setdefault(tp, []).append(OpenEntry(seq, OpenState.RETRY.value, 1, 1, 0, (), 0))
         return {tp: sorted(entries, key=lambda one: one.offset) for tp, entries in found.items()}
 
@@ -246,11 +299,11 @@ class Source:
     def _letter(self, row: tuple[Any, ...], names: dict[int, str]) -> SourceLetter:
         (
             number, handler, tp, seq, generation, version, reason, code, error, traceback, attempts, crashes,
-            told, event_id, kind, trace, head, body, died_us, depth,
+            told, event_id, kind, trace, head, body, died_us, depth, replay,
         ) = row  # fmt: skip
         attempt = Attempt(attempts, crashes, generation, tuple(json.loads(told)))
         return SourceLetter(
             number, handler, names.get(version, f"#{version}"),
             self._event((seq, tp, event_id, depth, head, body)),
-            reason, code, error, traceback, attempt, trace, kind, died_us,
+            reason, code, error, traceback, attempt, trace, kind, died_us, replay,
         )  # fmt: skip

@@ -35,6 +35,9 @@ SELECT count(*) FROM event WHERE seq <= ?;
 SELECT version.id, handler.name, version.declared, model.name, model.digest, model.epoch, model.declared
 FROM version JOIN handler ON handler.id = version.handler LEFT JOIN model ON model.id = version.model
 ORDER BY version.id;
+-- name: trials
+-- Versions that replays alone know.
+SELECT id FROM version WHERE trial = 1;
 -- name: active
 -- The active version of each handler.
 SELECT name, active FROM handler WHERE active IS NOT NULL ORDER BY id;
@@ -42,6 +45,16 @@ SELECT name, active FROM handler WHERE active IS NOT NULL ORDER BY id;
 -- Live subscriptions, newest first.
 SELECT subscription.id, handler.name, subscription.topic FROM subscription
 JOIN handler ON handler.id = subscription.handler WHERE kind = 'live' ORDER BY subscription.id DESC;
+-- name: replays
+-- Replays of handlers that are live, oldest first.
+SELECT replay.sub, handler.name, subscription.topic, replay.version, side, again, wanted, follow, skipped, emitted,
+replay.created_us FROM replay JOIN subscription ON subscription.id = replay.sub
+JOIN handler ON handler.id = subscription.handler
+WHERE EXISTS (SELECT 1 FROM subscription AS live WHERE live.handler = handler.id AND live.kind = 'live')
+ORDER BY replay.sub;
+-- name: allotted
+-- What a replay was allotted, (after, upto] of each partition, and how far was looked.
+SELECT tp, after, upto FROM allotted WHERE sub = ? ORDER BY tp, after;
 -- name: positions
 -- The positions of a subscription, counted as if there had never been more than what there is: events whose payload
 -- is gone stay behind, and what was closed unhandled counts as done.
@@ -68,19 +81,20 @@ ORDER BY event.seq;
 SELECT tp, seq, version FROM exception WHERE sub = ?
 AND EXISTS (SELECT 1 FROM event WHERE event.seq = exception.seq) ORDER BY tp, seq;
 -- name: letters
--- Dead letters above a number that nobody has decided on; those of replays stay in the file with their ledgers.
+-- Dead letters above a number that nobody has decided on, of what is copied; the last number is that of a replay, or 0.
 SELECT dead.id, handler.name, dead.tp, dead.seq, dead.generation, dead.version, dead.reason, dead.code, dead.error,
 dead.traceback, dead.attempts, dead.crashes, dead.errors, dead.eid, dead.type, dead.trace, dead.head, dead.body,
-dead.died_us, coalesce(event.depth, 0)
+dead.died_us, coalesce(event.depth, 0), CASE kind WHEN 'live' THEN 0 ELSE dead.sub END
 FROM dead JOIN subscription ON subscription.id = dead.sub JOIN handler ON handler.id = subscription.handler
 LEFT JOIN event ON event.seq = dead.seq
-WHERE dead.id > ? AND dead.fate IS NULL AND kind = 'live' ORDER BY dead.id LIMIT ?;
+WHERE dead.id > ? AND dead.fate IS NULL AND EXISTS (
+    SELECT 1 FROM subscription AS live WHERE live.handler = handler.id AND live.kind = 'live')
+AND kind <> 'retired' ORDER BY dead.id LIMIT ?;
 -- name: letter_topics
 -- By topic: bytes of the undecided dead letters, of the largest one, and when the oldest died.
 SELECT tp >> 10, sum(length(head) + length(body) + length(error) + length(traceback)),
 max(length(head) + length(body) + length(error) + length(traceback)), min(died_us)
-FROM dead WHERE fate IS NULL AND sub NOT IN (SELECT sub FROM replay) GROUP BY tp >> 10;
+FROM dead WHERE fate IS NULL GROUP BY tp >> 10;
 -- name: letter_counts
 -- Dead letters that nobody has decided on, and the others.
-SELECT count(*) FILTER (WHERE fate IS NULL), count(*) FILTER (WHERE fate IS NOT NULL) FROM dead
-WHERE sub NOT IN (SELECT sub FROM replay);
+SELECT count(*) FILTER (WHERE fate IS NULL), count(*) FILTER (WHERE fate IS NOT NULL) FROM dead;

@@ -15,7 +15,7 @@ from headrace.codec.head import decode_head, decode_stamp, encode_stamp
 from headrace.event.contract import NAME
 from headrace.event.envelope import Stamp
 from headrace.journal.append import Appender, event_row
-from headrace.journal.connection import Connection
+from headrace.journal.connection import Connection, Patience
 from headrace.journal.consumer import SqliteConsumer
 from headrace.journal.file import mapped
 from headrace.journal.handlers import born_as, rename, revived
@@ -47,6 +47,8 @@ PARTITIONS_DEFAULT = 16
 PARTITIONS_MAX = 1_024
 #: Between two tries to renew a lease while others write.
 RENEW_NAP_S = 0.0005
+#: A worker that leaves waits so long for others who write: all is handed back, and its lease runs out anyway.
+LEAVE_S_MAX = 1.0
 
 
 class SqliteJournal:
@@ -334,7 +336,10 @@ class SqliteWorker:
     async def leave(self) -> None:
         """Note that this worker has stopped."""
         bindings = (self._db.clock.wall_us(), self.id)
-        await self._db.write(lambda: self._db.ex(self._db.queries.worker_leave, bindings))
+        patience = Patience(self._db.clock)
+        patience.hurry(LEAVE_S_MAX)
+        work = partial(self._db.ex, self._db.queries.worker_leave, bindings)
+        await self._db.write(work, patience=patience)
         if self._own is not None:
             self._own.close()
             self._own = None

@@ -66,6 +66,10 @@ class Consumer(Protocol):
         """Have `wait` return."""
         ...
 
+    def hurry(self, within_s: float) -> None:
+        """Wait so much longer at most for others who write: what waits already hears it."""
+        ...
+
     def more(self) -> bool:
         """Return whether `take` may find something at once, as far as is known without looking."""
         ...

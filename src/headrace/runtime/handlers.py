@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Union
 
 from headrace import errors
-from headrace.event.contract import NAME, Contract, Event, contract_of
+from headrace.event.contract import NAME, REPLAY_NAME, Contract, Event, contract_of
 from headrace.gate.rate import RATE_PER_S_MAX
 from headrace.gate.retry import RetryPolicy
 from headrace.ports import Model
@@ -79,10 +79,7 @@ def declare(  # noqa: PLR0913 - the arguments of the decorator, by name
     """Return the handler of a function; raises `SignatureInvalid` with what is wrong."""
     _check_named(app, fn, name)
     full_name = f"{app}.{name or getattr(fn, '__name__', '')}"
-    if not NAME.fullmatch(full_name):
-        raise errors.SignatureInvalid(
-            handler=full_name, problem="the name has characters that are not allowed"
-        )
+    _check_name(full_name)
     _check_kinds(full_name, was, rate_per_s)
     former = _former(full_name, app, was)
     hints = _hints(fn, full_name, local_names)
@@ -131,6 +128,17 @@ def _check_named(app: str, fn: object, name: object) -> None:
         problem = f"name is text, not {name!r}"
     if problem:
         raise errors.SignatureInvalid(handler=f"{app}.{getattr(fn, '__name__', '?')}", problem=problem)
+
+
+def _check_name(handler: str) -> None:
+    """Raise `SignatureInvalid` for a name that may not be, or that is of Headrace itself, on any journal."""
+    if not NAME.fullmatch(handler):
+        problem = "the name has characters that are not allowed"
+        raise errors.SignatureInvalid(handler=handler, problem=problem)
+    if REPLAY_NAME.fullmatch(handler):
+        problem = "names that end in .replay- and 16 hexadecimal digits are of the replays of a handler"
+        hint = "choose another name; ``was=`` keeps what a handler of this name has done"
+        raise errors.SignatureInvalid(handler=handler, problem=problem, hint=hint)
 
 
 def _check_kinds(handler: str, was: object, rate_per_s: object) -> None:

@@ -132,6 +132,10 @@ class Pace:
         """Have `wait` return."""
         self._consumer.wake()
 
+    def hurry(self, within_s: float) -> None:
+        """Wait so much longer at most for others who write."""
+        self._consumer.hurry(within_s)
+
     def next_due_ns(self) -> int | None:
         """Return when the earliest waiting event may run."""
         return self._consumer.next_due_ns()

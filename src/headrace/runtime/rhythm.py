@@ -9,6 +9,8 @@ from headrace.ports import Clock
 
 #: Waits after an outage of the journal: doubled each time, so that a full disk is not hammered.
 OUTAGE_S_MIN, OUTAGE_S_MAX = 0.05, 5.0
+#: An outage is waited out in steps of so much, so that a stop is heard.
+HEAR_S = 0.25
 #: Whoever stops tries so long to commit what is finished: a bad moment then does not look like a crash.
 PARTING_S_MAX = 5.0
 
@@ -46,6 +48,13 @@ class Rhythm:
         if not self._due_ns:
             return at_most_s
         return min(at_most_s, max(0.0, (min(self._due_ns.values()) - self._clock.boot_ns()) / 1e9))
+
+
+async def rest(seconds: float, clock: Clock, stopping: Callable[[], bool]) -> None:
+    """Wait, but not on once the worker stops."""
+    until_ns = clock.boot_ns() + int(seconds * 1e9)
+    while not stopping() and (left_s := (until_ns - clock.boot_ns()) / 1e9) > 0:
+        await clock.sleep(min(HEAR_S, left_s))
 
 
 async def insist(call: Callable[[], Awaitable[object]], clock: Clock) -> None:

@@ -21,7 +21,7 @@ from headrace.runtime.deadline import DeadlineWatch
 from headrace.runtime.flight import Flight, Landing
 from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
-from headrace.runtime.rhythm import OUTAGE_S_MAX, OUTAGE_S_MIN, Rhythm, insist
+from headrace.runtime.rhythm import OUTAGE_S_MAX, OUTAGE_S_MIN, PARTING_S_MAX, Rhythm, insist, rest
 from headrace.runtime.serving import RELOAD_LOOK_MS, Serving, Shared, Versions
 
 _log = logging.getLogger("headrace.worker")
@@ -93,18 +93,19 @@ class Server:
             except errors.JournalError as fault:
                 if not fault.retryable:
                     raise
-                if not outage_s:
+                if not outage_s and not self._stopping:
                     _log.warning("%s: %s Trying again until it answers.", self.name, fault)
                 self._outage = str(fault)
                 outage_s = min(OUTAGE_S_MAX, outage_s * 2 or OUTAGE_S_MIN)
-                await self._clock.sleep(outage_s)
+                await rest(outage_s, self._clock, lambda: self._stopping)
                 continue
             if not (progressed and self.consumer.more()):
                 await self.consumer.wait(self._patience_s())  # not at all when it was woken meanwhile
 
     def stop(self) -> None:
-        """Ask the loop to end."""
+        """Ask the loop to end; what still waits for others who write is tried again when it parts."""
         self._stopping = True
+        self.consumer.hurry(0.0)
         self.wake()
 
     def wake(self) -> None:
@@ -389,6 +390,7 @@ class Server:
             self._quiet.aloft += 1
         self._claimed.clear()
         self.handed_back += sum(self.pipeline.give_back(flight) for flight in self._flights)
+        self.consumer.hurry(PARTING_S_MAX)
         await insist(self._part, self._clock)
         self.versions.close()
         return self.handed_back

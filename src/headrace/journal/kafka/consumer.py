@@ -78,8 +78,7 @@ class KafkaConsumer:
         """Tell the index which attempts are of no interest any more: those of what is closed."""
         for part in [one for one in self._share.parts.values() if one.tried]:
             part.tried = bool(part.held.open)
-            low = part.position(self._clock).low()
-            await self._index.finished(self._handler, part.partition, low)
+            await self._index.finished(self._handler, part.partition, part.position(self._clock).low())
 
     def held(self) -> int:
         """Return the number of partitions held."""
@@ -89,6 +88,9 @@ class KafkaConsumer:
     def rebalances(self) -> int:
         """How often partitions were given or taken."""
         return self._share.rebalances
+
+    def hurry(self, within_s: float) -> None:
+        """Do nothing: brokers have no lock that another process could hold."""
 
     async def survey(self) -> Survey:
         """Look how far behind the partitions held are, by what the brokers have told last."""
@@ -380,8 +382,7 @@ class KafkaConsumer:
 
     async def wait(self, seconds: float) -> None:
         """Return when there may be something to take, at the latest after ``seconds``."""
-        first = self.next_due_ns()
-        await awoken(self._share.woken, seconds, None if first is None else first - self._clock.boot_ns())
+        await awoken(self._share.woken, seconds, self.next_due_ns(), self._clock)
 
     def wake(self) -> None:
         """Have `wait` return."""
@@ -389,10 +390,9 @@ class KafkaConsumer:
 
     def more(self) -> bool:
         """Return whether `take` may find something at once."""
-        share = self._share
-        return bool(share.parents.answers) or any(
+        return bool(self._share.parents.answers) or any(
             part.ready and (part.asked or part.changed or (part.waiting.records and may_take(part.held)))
-            for part in share.parts.values()
+            for part in self._share.parts.values()
         )
 
     def next_due_ns(self) -> int | None:

@@ -22,9 +22,10 @@ from headrace.codec.ledger import (
     write_position,
 )
 from headrace.event.envelope import Head
+from headrace.journal.kafka.copy_replays import CarriedReplay
 from headrace.journal.kafka.fetch import Fetcher
 from headrace.journal.kafka.journal import KafkaJournal
-from headrace.journal.kafka.log import own_topics
+from headrace.journal.kafka.log import COMPACTED, own_topics
 from headrace.journal.kafka.match import NONE, Map, Matcher, Step, position_of
 from headrace.journal.kafka.outcome import Origin, dead_record
 from headrace.journal.kafka.produce import Out
@@ -75,6 +76,8 @@ class Report(NamedTuple):
     letters: int
     #: Dead letters that were redriven or dropped: they stay where they are.
     letters_left: int
+    #: Replays, finished or not.
+    replays: int
 
 
 class Copy:
@@ -218,15 +221,16 @@ class Copy:
 
     async def _copy_versions(self) -> None:
         """Make the versions known in the order of the source, so that models get the same epochs."""
-        names: dict[int, str] = {}
+        names, trials = dict[int, str](), self._source.trials()
         for info, model_declared in self._source.versions():
             offer = VersionOffer(info.handler, info.declared, info.model, info.digest, model_declared)
-            offered = await self._journal.offer(offer)
+            if info.id in trials:  # not active when a worker brings it, or a roll-out would be a roll-back
+                name = (await self._log.versions.try_out(offer)).name
+            else:
+                name = (await self._journal.offer(offer)).mine.name
             names[info.id] = info.name
-            if offered.mine.name != info.name:
-                problem = (
-                    f"version {info.name} of {info.handler} is known to the target as {offered.mine.name}"
-                )
+            if name != info.name:
+                problem = f"version {info.name} of {info.handler} is known to the target as {name}"
                 hint = "another app has offered the same model there before; use an index of its own"
                 raise errors.CopyRefused(problem=problem, hint=hint)
         for handler, number in self._source.active().items():
@@ -235,11 +239,21 @@ class Copy:
     async def _copy_letters(self, matched: Map) -> None:
         for wanted in self._letter_topics():
             await self._log.opened().make(wanted.name, wanted.partitions, **settings_for(wanted))
+        replays = self._replays(matched)
         while letters := self._source.letters(self._state.letters_upto, LETTERS_MAX):
-            records = [self._letter(one, matched) for one in letters]
+            records = [self._letter(one, matched, replays.get(one.replay)) for one in letters]
             self._target.commit(records, CopyState(self._state.events_upto, letters[-1].id))
 
-    def _letter(self, one: SourceLetter, matched: Map) -> Timed:
+    def _replays(self, matched: Map) -> dict[int, CarriedReplay]:
+        """Return the replays by their numbers in the source."""
+        found: dict[int, CarriedReplay] = {}
+        for one in self._source.replays():
+            info = self._infos[self._topics[one.progress.topic].name]
+            topic_id = self._log.found(info).topic_id
+            found[one.number] = CarriedReplay(self._source.name, one, matched, topic_id)
+        return found
+
+    def _letter(self, one: SourceLetter, matched: Map, replay: CarriedReplay | None) -> Timed:
         event, topic = one.event, self._topics[one.event.topic]
         offset = matched[topic.id, event.partition].offset(event.seq)
         place = self._log.place(self._infos[topic.name], event.partition)
@@ -253,6 +267,8 @@ class Copy:
         )
         info = self._infos[topic.name]
         origin = Origin(one.handler, topic.name, self._log.found(info).topic_id, self._log.stamps)
+        if replay is not None:
+            origin = origin._replace(replay=replay.number, where=replay.where)
         out = dead_record(origin, event.partition, letter, one.version)
         return Timed(out, one.died_us // 1000)
 
@@ -277,6 +293,10 @@ class Copy:
                 records.append(Timed(out, 0))
                 where = TopicPartition(topic.name, part.partition, position.low())
                 offsets.setdefault(self._log.group_of(one.handler), []).append(where)
+        for replay in self._replays(matched).values():
+            await self._log.own_of(replay.name, self._infos[self._topics[replay.topic].name])
+            await self._log.opened().make(replay.allotments, 1, **COMPACTED)
+            records += [Timed(out, 0) for out in replay.records()]
         state = CopyState(self._state.events_upto, self._state.letters_upto, marks)
         self._target.commit(records, state, offsets)
 
@@ -311,7 +331,7 @@ class Copy:
             )
             for one in self._source.subscriptions()
         ]
-        return Report(topics, handlers, *self._source.letter_counts())
+        return Report(topics, handlers, *self._source.letter_counts(), len(self._source.replays()))
 
 
 def _ledger(handler: str) -> str:
@@ -336,4 +356,5 @@ def as_document(report: Report) -> dict[str, Any]:
         "handlers": [one._asdict() for one in report.handlers],
         "dead_letters": report.letters,
         "dead_letters_left": report.letters_left,
+        "replays": report.replays,
     }

@@ -49,6 +49,8 @@ class Catalogue(NamedTuple):
     everything: dict[bytes, Topic]
     #: Handlers whose history was replayed, or is.
     replayed: list[str]
+    #: The ledger topics of replays, by what a replay is called where a handler has its name.
+    replays: dict[str, Topic]
 
     def partitions(self) -> list[At]:
         """Return the partitions of the topics that hold events."""
@@ -133,12 +135,12 @@ class Survey:
         everything = await self.log.opened().topics()
         used = await self.log.index.view.topics()
         own = [(found, one) for one in everything if (found := _LEDGER.fullmatch(one.name))]
-        ledgers = {
-            found[1]: one for found, one in own if found[2] == "ledger" and not split_name(found[1])[1]
-        }
+        ledgers = {found[1]: one for found, one in own if found[2] == "ledger"}
+        replays = {name: one for name, one in ledgers.items() if split_name(name)[1]}
+        live = {name: one for name, one in ledgers.items() if name not in replays}
         topics = {one.name: one for one in everything if one.topic_id in used}
         replayed = sorted(found[1] for found, _ in own if found[2] == "replays")
-        return Catalogue(topics, ledgers, {one.topic_id: one for one in everything}, replayed)
+        return Catalogue(topics, live, {one.topic_id: one for one in everything}, replayed, replays)
 
     # --- ledgers ------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ _log = logging.getLogger("headrace.journal")
 REPLICAS_MAX, REPLICAS_IN_SYNC = 3, 2
 #: Topics of our own begin like this; that of the dead letters of a topic ends like that.
 OWN, DEAD_SUFFIX = contract.OWN, contract.DEAD_SUFFIX
-_REPLAY = re.compile(r"(.+)\.replay-([0-9a-f]{16})")
 #: Payload (1 MiB), headers (64 KiB) and envelope of the largest event there is.
 EVENT_BYTES_MAX = 1_310_720
 #: As much, with an error and its traceback of four bytes a character.
@@ -36,7 +34,7 @@ def replay_name(handler: str, replay: str) -> str:
 
 def split_name(name: str) -> tuple[str, str]:
     """Return the handler of a subscription, and the number of the replay that it is; empty for a live one."""
-    found = _REPLAY.fullmatch(name)
+    found = contract.REPLAY_NAME.fullmatch(name)
     return (name, "") if found is None else (found[1], found[2])
 
 
