@@ -371,8 +371,9 @@ class App:
 
         await self.open()
         worker = self.worker(observer=observer)
-        await worker.start_or_finish()
-        return await worker.run(stop or asyncio.Event())
+        stop = stop or asyncio.Event()
+        await worker.start_or_finish(stop)
+        return await worker.run(stop)
 
 
 class World:

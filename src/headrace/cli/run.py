@@ -187,8 +187,9 @@ class Process:
         self._watch_signals()
         async with app:
             worker = app.worker(observer=watch.counts if watch else None)
-            await worker.start_or_finish()
-            self._tell_start(app, worker)
+            await worker.start_or_finish(self._stop)
+            if not self._stop.is_set():
+                self._tell_start(app, worker)
             if self._ready_fd is not None:
                 os.write(self._ready_fd, b"\n")
                 os.close(self._ready_fd)

@@ -94,11 +94,22 @@ class Worker:
             self.servers.append(await self._server(handler, self._lease))
         self._keep(self._lease, keep=keep)
 
-    async def start_or_finish(self) -> None:
-        """`start`; where that fails, what was opened and joined until then is left again."""
+    async def start_or_finish(self, stop: asyncio.Event | None = None) -> None:
+        """`start`; where that fails, what was opened and joined until then is left again.
+
+        With ``stop`` set meanwhile it comes back at once, and `run` leaves what there is.
+        """
+        limit = asyncio.timeout(None)  # in this task: what handlers share is closed where it was opened
         try:
-            await self.start()
-        except BaseException:
+            async with limit:
+                hearing = asyncio.create_task(_heard(stop or asyncio.Event(), limit))
+                try:
+                    await self.start()
+                finally:
+                    hearing.cancel()
+        except BaseException as fault:
+            if isinstance(fault, TimeoutError) and limit.expired():
+                return
             await self.finish()
             raise
 
@@ -249,6 +260,12 @@ class Worker:
                 pool.shutdown(wait=False, cancel_futures=True)
             await self._resources.close()
         return handed_back
+
+
+async def _heard(stop: asyncio.Event, limit: asyncio.Timeout) -> None:
+    """End what has a limit once a stop is asked for."""
+    await stop.wait()
+    limit.reschedule(0.0)
 
 
 def _call_of(handler: Handler, processes: ProcessPool | None) -> Callable[..., Awaitable[Any]]:
