@@ -18,6 +18,7 @@ from tests.services.reading import committed
 
 from headrace import App, Event, RetryPolicy, errors
 from headrace.app import World
+from headrace.codec.ledger import Position
 from headrace.journal.index.postgres import PostgresIndex
 from headrace.journal.index.sqlite import SqliteIndex
 from headrace.journal.kafka import letters
@@ -169,21 +170,34 @@ class Bench:
 
     async def positions(self) -> Counter[str]:
         """Return the sums of what the ledger says."""
+        found: Counter[str] = Counter()
+        for position in await self._positions():
+            found += Counter({name: getattr(position, name) for name in ("taken", "done", "dead", "expired")})
+            found["open"] += len(position.open)
+        return +found
+
+    async def _positions(self) -> list[Position]:
         async with self.log() as log:
             survey = Survey(log)
             try:
                 ledgers = await survey.ledgers(await survey.catalogue())
             finally:
                 await survey.close()
-            found: Counter[str] = Counter()
-            for position in (
-                at for one in ledgers if one.handler == self.handler for at in one.positions.values()
-            ):
-                found += Counter(
-                    {name: getattr(position, name) for name in ("taken", "done", "dead", "expired")}
-                )
-                found["open"] += len(position.open)
-            return +found
+            return [at for one in ledgers if one.handler == self.handler for at in one.positions.values()]
+
+    async def put_away(self) -> None:
+        """Drop all letters, and wait until their owner has done it, or has said why not."""
+        async with self.log() as log:
+            found = await letters.letters(log, Filter(handler=self.handler))
+            before = sum(one.commands for one in await self._positions())
+            assert {one.problem for one in await letters.drop(log, found)} == {""}
+        async with serving(self.app()):
+
+            async def carried_out() -> bool:
+                return sum(one.commands for one in await self._positions()) == before + len(found)
+
+            await until(carried_out)
+        assert [(one.fate, one.refused) for one in await self.letters()] == [("dropped", "")] * len(found)
 
     async def violations(self) -> list[Violation]:
         """Return the rules of the journal that this app's subscription breaks."""

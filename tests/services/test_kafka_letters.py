@@ -191,6 +191,9 @@ async def test_an_open_event_that_retention_has_eaten_is_expired(broker: str, tm
     async with bench.log() as log:
         answers = await letters.redrive(log, found)
     assert {one.problem for one in answers} == {"nobody has its event any more"}
+    await bench.put_away()
+    assert await bench.positions() == Counter(taken=7, done=5, expired=2)
+    assert await bench.violations() == []
 
 
 async def test_events_deleted_before_they_were_taken_do_not_stop_a_worker(bench: Bench) -> None:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from confluent_kafka import TopicPartition
 
 from headrace import errors
-from headrace.codec.ledger import Range
 from headrace.event.lineage import text_of
 from headrace.journal.held import Open, awoken, next_due_ns
 from headrace.journal.kafka.ahead import Ahead, Chosen, Noted
@@ -257,8 +256,7 @@ class KafkaConsumer:
         """Move the position over records; return those that are to be run."""
         held, free, before = part.held, list[Row](), part.taken
         last = readings[-1].row[0]
-        if not part.ranges or part.ranges[-1].version != version.name:
-            part.ranges.append(Range(offset_of(held.high), version.name))
+        part.claim_under(version.name)
         for row, seen in readings:
             first = part.waiting.pop()
             if (first is not None and first.content == seen.content) or not part.wants(seen.offset):

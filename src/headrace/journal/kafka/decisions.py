@@ -124,18 +124,21 @@ class Decisions:
         names = ("handler", "replay", "offset", "generation")
         said = tuple(told.get(DEAD_PREFIX + name, b"") for name in names)
         wanted = (self._handler, self._replay, str(command.offset), str(command.generation))
-        before = known.of(command.generation)
+        before, again = known.of(command.generation), command.fate == REDRIVEN
+        # What cannot be run any more can be put away all the same.
+        expired = told.get(f"{DEAD_PREFIX}reason") == EXPIRED.encode()
+        foreign = told.get(f"{DEAD_PREFIX}topic") != part.topic_id.hex().encode()
         reasons = (
             (letter is None or said != tuple(map(str.encode, wanted)), "there is no such dead letter"),
-            (told.get(f"{DEAD_PREFIX}reason") == EXPIRED.encode(), "nobody has its event any more"),
+            (again and expired, "nobody has its event any more"),
             (command.fate not in (REDRIVEN, DROPPED), f"{command.fate!r} is nothing that can be done"),
             (before != "", f"it was {before} before"),
-            (
-                told.get(f"{DEAD_PREFIX}topic") != part.topic_id.hex().encode(),
-                "its topic was deleted and made again; publish the payload anew",
-            ),
+            (again and foreign, "its topic was deleted and made again; publish the payload anew"),
             # Nothing but this worker closes offsets, so that is a letter of which the ledger knows nothing.
-            (number_of(part.partition, command.offset) in part.held.open, "its event is open already"),
+            (
+                not foreign and number_of(part.partition, command.offset) in part.held.open,
+                "its event is open already",
+            ),
         )
         return next((text for applies, text in reasons if applies), "")
 

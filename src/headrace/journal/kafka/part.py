@@ -187,6 +187,17 @@ class Part:
             emitted=self.emitted,
         )
 
+    def claim_under(self, version: str) -> None:
+        """Have what is claimed next belong to a version; ranges of which nothing was finished are dropped.
+
+        Such a one is left by a worker that claimed under another version and died.
+        """
+        after = offset_of(self.held.high)
+        while self.ranges and self.ranges[-1].after >= after:
+            self.ranges.pop()
+        if not self.ranges or self.ranges[-1].version != version:
+            self.ranges.append(Range(after, version))
+
     def version_of(self, offset: int) -> str:
         """Return the version in whose range an offset lies."""
         return next((one.version for one in reversed(self.ranges) if one.after < offset), "")
