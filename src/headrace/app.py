@@ -82,8 +82,8 @@ class App:
         self._world: World | None = None
         self._outlet: Outlet | None = None
         self._aside: Aside | None = None
-        #: Closed by its owner, it does not open by itself any more.
-        self._closed = False
+        #: Closed by its owner, it does not open by itself any more; how many ``async with`` have it open.
+        self._closed, self._uses = False, 0
         #: The thread and the event loop that the journal is open on.
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         for event in events:
@@ -256,13 +256,17 @@ class App:
             self._closed = True
             await self._outlet.journal.close()
         self._home = self._outlet = None
+        self._uses = 0
 
     async def __aenter__(self) -> Self:
         await self.open()
+        self._uses += 1
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.close()
+        self._uses -= 1
+        if self._uses <= 0:  # else it is open around this one
+            await self.close()
 
     @property
     def journal(self) -> Journal:

@@ -8,11 +8,13 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import App, Context, Event, RetryPolicy, errors
+from headrace.settings import Settings
 from headrace.testing import Result, run_until_idle
 
 ONCE = RetryPolicy(attempts_max=1)
@@ -323,3 +325,33 @@ def test_whatever_an_asynchronous_handler_raises_is_a_failure(fails: Callable[[]
     result = run_until_idle(app, *given(4, "one key"))
     assert reasons(result) == [("failed", "HR-E407")]
     assert seen == [0, 1, 1, 2, 3]
+
+
+def test_a_new_handler_under_the_former_name_of_another_is_refused(tmp_path: Path) -> None:
+    """The journal would take both for one, and each event would be run by both."""
+    settings = Settings(journal=str(tmp_path / "headrace.db"))
+
+    def app_with(**names: str | None) -> App:
+        app = App("desk", settings=settings, events=[Given])
+        for name, was in names.items():
+
+            async def handle(one: Given) -> None:
+                del one
+
+            app.handler(handle, name=name, was=was)
+        return app
+
+    async def start(app: App) -> None:
+        async with app:
+            worker = app.worker()
+            try:
+                await worker.start()
+            finally:
+                await worker.finish()
+
+    asyncio.run(start(app_with(route=None)))
+    asyncio.run(start(app_with(assign="route")))
+    for names in ({"assign": None, "route": None}, {"route": None, "assign": None}):
+        with pytest.raises(errors.RenameRefused) as caught:
+            asyncio.run(start(app_with(**names)))
+        assert "a name that none had before" in str(caught.value.hint)

@@ -69,11 +69,12 @@ async def serving(app: App) -> AsyncGenerator[App]:
 
 
 async def until(holds: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something holds."""
+    """Wait until something holds; on a busy machine a look may come too early, or time out."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            if await holds():
-                return
+            with suppress(errors.JournalUnavailable):
+                if await holds():
+                    return
             await asyncio.sleep(0.1)
 
 

@@ -233,3 +233,12 @@ def test_the_shipped_model_has_the_figures_of_its_card(tmp_path: Path) -> None:
     card = (MODEL.with_name("MODEL_CARD.md")).read_text("utf-8")
     for shown in (found["error"], sure["error"], sure["temperature"], sure["foreign_caught"]):
         assert f"{shown:.4f}" in card
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_model_as_it_was(folder: Path) -> None:
+    """It is written first: workers take up a model that has changed."""
+    told = run(folder, "route", "labelled.jsonl", "--picture", "nowhere/r.svg")
+
+    assert told.code == Exit.UNUSABLE
+    assert "nowhere/r.svg cannot be written (No such file or directory); nothing was" in told.err
+    assert (folder / "intent.onnx").read_bytes() == MODEL.read_bytes()

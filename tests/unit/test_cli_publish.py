@@ -356,3 +356,31 @@ def test_tail_follows_a_chain(folder: Path) -> None:
         running.ended(signal.SIGINT)
 
     assert owners == ["root", "child", "late"]
+
+
+def test_who_stops_reading_receipts_does_not_stop_the_publishing(folder: Path) -> None:
+    """All lines are published, and the exit code says so."""
+    lines = b"".join(b'{"owner": "o%d"}\n' % number for number in range(3_000))
+    process = subprocess.Popen(
+        command("publish", "memo:app", "Note", "-"),
+        cwd=folder, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.close()
+    _, told = process.communicate(lines, PATIENCE_S)
+
+    assert (process.returncode, told) == (Exit.DONE, b"")
+    assert len(stored(folder)) == 3_000
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_do_no_harm(folder: Path, closed: str) -> None:
+    """A command does what it is told, and no file gets the number of a stream."""
+    words = command("publish", "memo:app", "Note", '{"owner": "ada"}')
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *words]
+    ran = subprocess.run(
+        shell, cwd=folder, env=environment(), capture_output=True, timeout=PATIENCE_S, check=False
+    )
+
+    assert (ran.returncode, ran.stderr) == (Exit.DONE, b"")
+    assert [one["owner"] for one in stored(folder)] == ["ada"]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.terminal import Running, apart
+from tests.unit.terminal import PATIENCE_S, Running, apart
 
 from headrace.cli.output import Exit
 from headrace.cli.run import Process, _run
@@ -267,3 +267,17 @@ def test_what_is_logged_cannot_steer_a_terminal(folder: Path) -> None:
 def test_ends_are_told_in_words(code: int, said: str) -> None:
     """An exit code, or the signal by its name."""
     assert ended(code) == said
+
+
+def test_a_worker_goes_on_when_nobody_reads_its_log(folder: Path) -> None:
+    """Whoever reads stderr has gone; events are handled all the same, until it is stopped."""
+    publish(folder, '{"name": "one"}')
+    with Running("run", "factory:app", cwd=folder) as worker:
+        worker.until("partitions")
+        assert worker.process.stderr is not None
+        worker.process.stderr.close()
+        publish(folder, '{"name": "two"}')
+        while counts(folder) != {"done": 2}:
+            pass
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(PATIENCE_S) == Exit.DONE

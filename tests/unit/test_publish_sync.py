@@ -226,6 +226,9 @@ def test_events_are_published_over_http(app: App) -> None:
             )
             assert first[0] == again[0] == 201
             assert again[1] == {"event_id": first[1]["event_id"], "duplicate": True}
+            named = await call(inlet, "/Note", b'{"owner": "a"}', idempotency_key="schl\u00fcssel")
+            found = await app.publish(Note(owner="a"), event_id="schl\u00fcssel")
+            assert (named[1]["event_id"], found.duplicate) == (str(found.event_id), True)
 
     asyncio.run(main())
     reader = Reader(app.settings.journal)
@@ -322,3 +325,17 @@ def test_handlers_run_beside_a_web_application(app: App, caplog: pytest.LogCaptu
 
     asyncio.run(again())
     assert "no event is handled in this process any more" in caplog.text
+
+
+def test_an_app_is_closed_by_the_last_who_has_it_open(app: App) -> None:
+    """``async with`` inside of another one, as in a route of a web application, leaves it open."""
+
+    async def main() -> None:
+        async with app:
+            async with app:
+                await app.publish(Note(owner="a"))
+            await app.publish(Note(owner="b"))
+        with pytest.raises(errors.JournalClosed):
+            await app.publish(Note(owner="c"))
+
+    asyncio.run(main())

@@ -89,15 +89,26 @@ def calibrate(  # noqa: PLR0913, PLR0917 - one parameter per option
     written = None
     if not dry_run:
         written = out or measure.place_of(model)
+        if picture is not None:  # first: a model that was written is taken up by workers
+            _put_picture(picture, picture_of(found[1]))
         measure.put(written, measure.calibrated(model, after))
-        if picture is not None:
-            measure.put(picture, picture_of(found[1]).encode())
     if as_json:
         put_json(_document(found, len(measuring.targets), threshold, written))
     else:
         _put_text(found, threshold)
         say(f"wrote {written}" if written is not None else "nothing was written")
     return Exit.DONE
+
+
+def _put_picture(path: Path, picture: str) -> None:
+    from headrace.model.calibrate import put
+
+    try:
+        put(path, picture.encode())
+    except errors.ModelMissing as fault:
+        reason = getattr(fault.__cause__, "strerror", "") or "?"
+        problem = f"{path} cannot be written ({reason}); nothing was"
+        raise errors.CommandInvalid(problem=problem, hint="--picture names a file") from None
 
 
 def _model(target: str, name: str) -> OnnxModel:

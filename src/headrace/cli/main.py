@@ -1,4 +1,4 @@
-"""The way into every command: Ctrl-C and a closed pipe end quietly, at any moment."""
+"""The way into every command: Ctrl-C ends it quietly, and streams that are closed do no harm."""
 
 from __future__ import annotations
 
@@ -7,20 +7,38 @@ import signal
 import sys
 from typing import NoReturn
 
+_STDERR = 2
+
 
 def main() -> NoReturn:
     """Run the command line of this process and end it."""
+    _open_streams()
     code = 130
     try:
         from headrace.cli.invoke import invoke
 
         code = invoke(sys.argv[1:])
-        sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-    except BrokenPipeError:  # whoever reads our output has had enough
+    except BrokenPipeError:  # of a command that only shows something: whoever reads has had enough
         code = 0
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     # What is left is Python's own end: a second Ctrl-C in it should not print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Put nothing in the place of streams that were closed: else a journal would get their numbers."""
+    found = os.open(os.devnull, os.O_RDWR)
+    while found <= _STDERR:
+        os.set_inheritable(found, True)  # noqa: FBT003 - the function takes it so
+        found = os.open(os.devnull, os.O_RDWR)
+    os.close(found)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - for good

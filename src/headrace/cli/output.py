@@ -62,6 +62,33 @@ def exit_of(error: errors.HeadraceError) -> Exit:
 #: The width of a file or a pipe.
 ENDLESS = 1_000_000
 
+# --- whoever reads may go away ----------------------------------------------------------------
+
+_ends_with_its_reader: list[bool] = []
+
+
+def end_with_reader() -> None:
+    """Say that what this command prints is all that it does: when nobody reads any more, it ends.
+
+    All others go on to their end: half of what was asked for, and exit code 0, would be worse than silence.
+    """
+    _ends_with_its_reader.append(True)
+
+
+def _write(text: str, stream: IO[str], *, flush: bool = False) -> None:
+    try:
+        print(text, end="", file=stream, flush=flush)
+    except BrokenPipeError:
+        if _ends_with_its_reader:
+            raise
+        unheard(stream)
+
+
+def unheard(stream: IO[str]) -> None:
+    """Let go of what is left to be written: whoever read it has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 # --- words on stderr --------------------------------------------------------------------------
 
 
@@ -70,7 +97,7 @@ def say(text: str = "") -> None:
 
     A line is one write, without a buffer too: workers share a stderr, and theirs would run into each other.
     """
-    print(f"{text}\n", end="", file=sys.stderr, flush=True)
+    _write(f"{text}\n", sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
@@ -96,17 +123,18 @@ def told(text: str) -> str:
 
 def put(text: str = "") -> None:
     """Print a line of data."""
-    print(text)
+    _write(f"{text}\n", sys.stdout)
 
 
 def put_json(value: Any) -> None:
     """Print one JSON document: indented for a person, on one line for a program."""
-    print(json.dumps(value, default=_jsonable, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    indent = 2 if sys.stdout.isatty() else None
+    _write(f"{json.dumps(value, default=_jsonable, ensure_ascii=False, indent=indent)}\n", sys.stdout)
 
 
 def put_json_line(value: Any) -> None:
     """Print one line of a stream of JSON, at once and in one write."""
-    print(f"{json.dumps(value, default=_jsonable, ensure_ascii=False)}\n", end="", flush=True)
+    _write(f"{json.dumps(value, default=_jsonable, ensure_ascii=False)}\n", sys.stdout, flush=True)
 
 
 def _jsonable(value: object) -> object:

@@ -107,9 +107,8 @@ class Inlet:
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
             wanted = (await receive())["type"]
-            work = self._app.open if wanted == "lifespan.startup" else self._app.close
             try:
-                await work()
+                await (self._app.__aenter__() if wanted == "lifespan.startup" else self._app.__aexit__())
             except errors.HeadraceError as fault:
                 await send({"type": f"{wanted}.failed", "message": str(fault)})
                 return
@@ -129,7 +128,7 @@ class Inlet:
         check_foreign(contract.type, body, bytes_max)
         receipt = await self._app.publish(
             contract.decode(body),
-            event_id=headers.get("idempotency-key"),
+            event_id=_text(headers.get("idempotency-key")),
             traceparent=headers.get("traceparent"),
             tracestate=headers.get("tracestate", ""),
         )
@@ -152,6 +151,14 @@ class _MethodRefused(errors.UsageError):
 
     Hint: POST the payload of one event.
     """
+
+
+def _text(value: str | None) -> str | None:
+    """Return what a header means as text: UTF-8, as most callers write it, or what it says as Latin-1."""
+    try:
+        return None if value is None else value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
 
 
 async def _body(receive: Receive, name: str, bytes_max: int) -> bytes:

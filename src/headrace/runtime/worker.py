@@ -81,6 +81,8 @@ class Worker:
         self._keeper: Keeper | None = None
         self._lease: Lease | None = None
         self.servers: list[Server] = []
+        #: What is served, and by which handler.
+        self._subscribed: dict[tuple[int, str], str] = {}
 
     async def start(self, *, keep: bool = True) -> None:
         """Join the journal, load the models, prepare a server per handler.
@@ -132,12 +134,22 @@ class Worker:
         subscription = await self._journal.subscribe(
             handler.name, topic, latest=handler.start_latest, was=handler.was
         )
+        self._check_alone(handler, subscription)
         at_least_once = handler.delivery == AT_LEAST_ONCE
         consumer = self._journal.consumer(lease, subscription, at_least_once=at_least_once)
         compiled = self._compiler(handler, subscription)
         versions = Versions(handler, self._journal, self._inference(handler), self._clock, compiled)
         await versions.start()
         return self._serving(handler, consumer, versions)
+
+    def _check_alone(self, handler: Handler, subscription: Subscription) -> None:
+        """Refuse a handler that has taken the former name of another: the journal takes both for one."""
+        served = subscription.id, subscription.born or handler.name
+        other = self._subscribed.setdefault(served, handler.name)
+        if other != handler.name:
+            problem = "one name is a former one of the other, and the journal takes both for one handler"
+            hint = "give the new handler a name that none had before"
+            raise errors.RenameRefused(handler=handler.name, was=other, problem=problem, hint=hint)
 
     def _inference(self, handler: Handler) -> Threads:
         # One thread for each model: a slow one does not hold up another, and batches of one do not overlap.
