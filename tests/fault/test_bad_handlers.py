@@ -338,7 +338,7 @@ def test_a_new_handler_under_the_former_name_of_another_is_refused(tmp_path: Pat
             async def handle(one: Given) -> None:
                 del one
 
-            app.handler(handle, name=name, was=was)
+            app.handler(name=name, was=was)(handle)
         return app
 
     async def start(app: App) -> None:
