@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.journal.lab import HANDLER, LEASE_MS, OUT, TOPIC, Lab, Member, offer, offsets
@@ -16,8 +17,10 @@ from headrace.journal.erase import erase
 from headrace.journal.replays import SqliteReplays
 from headrace.journal.retention import SWEEP_EVERY_US
 from headrace.journal.sqlite import SqliteJournal
+from headrace.journal.standing import standings
 from headrace.journal.verify import verify
 from headrace.ports import Keep, NoFaults, OpenState, Outcome, VersionInfo
+from headrace.ports.look import State
 from headrace.ports.replay import ReplayPlan
 from headrace.testing import FailAt
 
@@ -123,6 +126,32 @@ async def test_dead_letters_of_another_version_are_replayed_and_its_own_are_not(
     assert (await planned(lab, offer("d1"))).skipped == {"dead": 1}
     assert await everything(await running(lab, NEW)) == offsets(batch.rows)
     lab.sound()
+
+
+async def test_what_retention_had_removed_before_is_none_of_it(lab: Lab) -> None:
+    """It lies within the stretch that was allotted; nobody says that the replay has handled it."""
+    await lived(lab, "a")
+    lab.clock.advance(2 * 86_400)
+    keep = (await lab.journal()).sweeper("lab", [Keep(TOPIC, 86_400_000_000, None)], 30 * 86_400_000_000)
+    lab.clock.advance(SWEEP_EVERY_US / 1e6)
+    while await keep.step():
+        pass
+    await lived(lab, "a")
+    lab.clock.advance(1)
+    assert len(await everything(await running(lab, NEW))) == 1
+
+    journal = await lab.journal()
+    assert isinstance(journal, SqliteJournal)
+    reader = journal.reader()
+    told = [
+        [
+            (one.replay, one.state)
+            for one in standings(reader, reader.find(str(UUID(bytes=row[0]))), lab.clock)
+        ]
+        for row in reader.rows("SELECT eid FROM skeleton UNION ALL SELECT eid FROM event WHERE tp >> 10 = 1")
+    ]
+    reader.close()
+    assert told == [[("", State.DONE)], [("", State.DONE), ("side trial", State.DONE)]]
 
 
 async def test_what_is_older_than_the_handler_is_passed_over(lab: Lab) -> None:

@@ -79,7 +79,8 @@ WHERE version.id = ?;
 SELECT subscription.id, handler.name, coalesce(replay.version, handler.active), position.start, position.high,
 position.claimed_after, position.owner,
 (SELECT count(*) FROM open WHERE open.sub = position.sub AND open.tp = position.tp),
-CASE WHEN replay.sub IS NULL THEN '' WHEN side IS NULL THEN 'live topics' ELSE 'side ' || side END
+CASE WHEN replay.sub IS NULL THEN '' WHEN side IS NULL THEN 'live topics' ELSE 'side ' || side END,
+coalesce(replay.created_us, 0)
 FROM position JOIN subscription ON subscription.id = position.sub JOIN handler ON handler.id = subscription.handler
 LEFT JOIN replay ON replay.sub = position.sub
 WHERE position.tp = ?1 AND (subscription.kind <> 'retired' OR position.high >= ?2)
@@ -87,8 +88,8 @@ AND (replay.sub IS NULL OR ?2 <= (SELECT upto FROM allotted
     WHERE allotted.sub = replay.sub AND allotted.tp = ?1 AND after < ?2 ORDER BY after DESC LIMIT 1))
 ORDER BY handler.name, subscription.id;
 -- name: place_of
--- Topic and partition of an offset, and why its payload is gone.
-SELECT tp, '' FROM event WHERE seq = ?1 UNION ALL SELECT tp, why FROM skeleton WHERE seq = ?1;
+-- Topic and partition of an offset, why its payload is gone, and since when.
+SELECT tp, '', 0 FROM event WHERE seq = ?1 UNION ALL SELECT tp, why, removed_us FROM skeleton WHERE seq = ?1;
 -- name: worker
 -- A worker by its number.
 SELECT pid, boot, lease_until_ns FROM worker WHERE id = ?;

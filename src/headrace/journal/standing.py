@@ -32,13 +32,14 @@ def standings(reader: Reader, event: StoredEvent, clock: Clock) -> list[Standing
     queries: Any = load("progress.sql")
     boot, now = clock.boot_id(), clock.boot_ns()
     with reader.snapshot():
-        tp, gone = reader.rows(queries.place_of, (event.envelope.offset,))[0]
+        tp, gone, removed_us = reader.rows(queries.place_of, (event.envelope.offset,))[0]
         ((workers,),) = reader.rows(queries.workers, (boot, now))
         serving = dict(reader.rows(queries.members, (boot, now)))
         found: list[Standing] = []
-        for sub, handler, active, start, high, claimed_after, owner, held_open, replay in reader.rows(
-            queries.positions_at, (tp, event.envelope.offset)
-        ):
+        rows = reader.rows(queries.positions_at, (tp, event.envelope.offset))
+        for sub, handler, active, start, high, claimed_after, owner, held_open, replay, begun_us in rows:
+            if gone and replay and removed_us < begun_us:
+                continue  # what was allotted is a stretch of offsets: this one was empty by then
             base = Standing(
                 handler=handler,
                 state=State.DONE,
