@@ -13,6 +13,7 @@ from tests.services.desks import Bench, serving, until
 from tests.services.reading import Found, committed
 
 from headrace import App
+from headrace.journal.kafka import letters
 from headrace.ports.replay import Order, ReplayPlan, ReplayState
 from headrace.runtime.replay import ReplayWorker
 from headrace.testing import CrashAt
@@ -37,6 +38,21 @@ async def closed(bench: Bench, count: int) -> None:
         return found["done"] + found["dead"] >= count and not found["open"]
 
     await until(enough)
+
+
+async def redriven(bench: Bench, count: int, version: str) -> None:
+    """Redrive dead letters; a worker of a version carries it out."""
+    async with bench.log() as log:
+        found = [one for one in await bench.letters() if one.fate is None]
+        assert len(found) == count
+        assert [one.problem for one in await letters.redrive(log, found)] == [""] * count
+    async with serving(bench.app(version=version)):
+
+        async def done() -> bool:
+            told = await bench.positions()
+            return all(one.fate for one in await bench.letters()) and not told["open"] and not told["dead"]
+
+        await until(done)
 
 
 def order(bench: Bench, **wanted: Any) -> Order:

@@ -5,25 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from confluent_kafka.admin import AdminClient
-from tests.services.desks import Bench, serving, until
-from tests.services.replaying import NEW, lived, planned
-
-from headrace.journal.kafka import letters
-
-
-async def redriven(bench: Bench, version: str, count: int) -> None:
-    """Redrive the letters that nobody has decided on, and wait until their events are done."""
-    async with bench.log() as log:
-        wanted = [one for one in await bench.letters() if one.fate is None]
-        assert len(wanted) == count
-        assert [one.problem for one in await letters.redrive(log, wanted)] == [""] * count
-    async with serving(bench.app(version=version)):
-
-        async def done() -> bool:
-            found = await bench.positions()
-            return not found["dead"] and not found["open"]
-
-        await until(done)
+from tests.services.desks import Bench
+from tests.services.replaying import NEW, lived, planned, redriven
 
 
 async def deleted(bench: Bench) -> None:
@@ -39,13 +22,13 @@ async def test_redrives_of_the_old_are_none_of_the_new(bench: Bench) -> None:
     bench.broken |= {1, 2}
     await lived(bench, range(4))
     bench.broken.clear()
-    await redriven(bench, "1", 2)
+    await redriven(bench, 2, "1")
     await deleted(bench)
 
     bench.broken |= {1}
     await lived(bench, range(4), NEW)
     bench.broken.clear()
-    await redriven(bench, NEW, 1)
+    await redriven(bench, 1, NEW)
     assert [one.fate for one in await bench.letters()] == ["redriven"] * 3
     plan = await planned(bench)
     assert (plan.allotted, plan.skipped) == (0, {"handled": 4})

@@ -14,7 +14,19 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from tests.services.desks import Bench, serving, until
 from tests.services.postgres import Postgres
-from tests.services.replaying import NEW, SIDE, by_version, closed, lived, planned, ran, replayed, side, told
+from tests.services.replaying import (
+    NEW,
+    SIDE,
+    by_version,
+    closed,
+    lived,
+    planned,
+    ran,
+    redriven,
+    replayed,
+    side,
+    told,
+)
 from tests.unit.terminal import Ran, apart
 
 from headrace import errors
@@ -266,27 +278,12 @@ async def test_dead_letters_of_live_are_redriven_and_not_replayed(bench: Bench) 
     assert (await planned(bench)).skipped == {"dead": 2}
     state = await ran(bench)
     assert state.done == 8
-    await _redriven(bench, 2, "1")
+    await redriven(bench, 2, "1")
     assert await bench.results() == list(range(10))
     assert (await ran(bench)).done == 2
     assert await side(bench) == list(range(10))
     assert max((await by_version(bench)).values()) == 1
     assert await bench.violations() == []
-
-
-async def _redriven(bench: Bench, count: int, version: str) -> None:
-    """Redrive dead letters; a worker of a version carries it out."""
-    async with bench.log() as log:
-        found = [one for one in await bench.letters() if one.fate is None]
-        assert len(found) == count
-        assert [one.problem for one in await letters.redrive(log, found)] == [""] * count
-    async with serving(bench.app(version=version)):
-
-        async def done() -> bool:
-            told = await bench.positions()
-            return all(one.fate for one in await bench.letters()) and not told["open"] and not told["dead"]
-
-        await until(done)
 
 
 async def test_its_own_dead_letters_come_back_to_the_same_order(bench: Bench) -> None:

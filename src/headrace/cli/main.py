@@ -26,7 +26,9 @@ def main() -> NoReturn:
         try:
             stream.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            from headrace.cli.output import unheard
+
+            unheard(stream)
     # What is left is Python's own end: a second Ctrl-C in it should not print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)

@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import IO, Any
@@ -67,12 +68,17 @@ ENDLESS = 1_000_000
 _ends_with_its_reader: list[bool] = []
 
 
-def end_with_reader() -> None:
-    """Say that what this command prints is all that it does: when nobody reads any more, it ends.
+@contextmanager
+def ending_with_reader() -> Generator[None]:
+    """While the block lasts, printing is all that the command does: when nobody reads any more, it ends.
 
     All others go on to their end: half of what was asked for, and exit code 0, would be worse than silence.
     """
     _ends_with_its_reader.append(True)
+    try:
+        yield
+    finally:
+        _ends_with_its_reader.pop()
 
 
 def _write(text: str, stream: IO[str], *, flush: bool = False) -> None:

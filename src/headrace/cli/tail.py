@@ -13,7 +13,7 @@ import typer
 from headrace import errors
 from headrace.cli.moments import EVER, Bound, bound_of
 from headrace.cli.options import Index, Journal, JsonLines, TopicName, TypeName, examples
-from headrace.cli.output import Exit, counted, end_with_reader, put, put_json_line, warn
+from headrace.cli.output import Exit, counted, ending_with_reader, put, put_json_line, warn
 
 if TYPE_CHECKING:
     from headrace.ports.look import Feed, Look, StoredEvent
@@ -83,7 +83,6 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
     What a replay has put on a side is left out, unless the side or its topic is named. On Kafka order holds
     within a partition.
     """
-    end_with_reader()
     from headrace.cli.access import looked
     from headrace.world import SystemClock
 
@@ -105,7 +104,8 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
         else:
             await tail.run(min(limit or NEWEST, NEWEST) if follow or limit is None else limit, follow=follow)
 
-    looked(journal, index, look)
+    with ending_with_reader():
+        looked(journal, index, look)
     return Exit.DONE
 
 

@@ -118,8 +118,7 @@ class Inlet:
 
     async def _publish(self, scope: Message, receive: Receive) -> dict[str, Any]:
         contract = self._contract(scope)
-        given = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
-        headers = {name.lower(): value for name, value in given}
+        headers = {name.decode("latin-1").lower(): _text(value) for name, value in scope["headers"]}
         kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise errors.ContentTypeRefused(content_type=kind)
@@ -128,7 +127,7 @@ class Inlet:
         check_foreign(contract.type, body, bytes_max)
         receipt = await self._app.publish(
             contract.decode(body),
-            event_id=_text(headers.get("idempotency-key")),
+            event_id=headers.get("idempotency-key"),
             traceparent=headers.get("traceparent"),
             tracestate=headers.get("tracestate", ""),
         )
@@ -153,12 +152,12 @@ class _MethodRefused(errors.UsageError):
     """
 
 
-def _text(value: str | None) -> str | None:
+def _text(value: bytes) -> str:
     """Return what a header means as text: UTF-8, as most callers write it, or what it says as Latin-1."""
     try:
-        return None if value is None else value.encode("latin-1").decode()
+        return value.decode()
     except UnicodeDecodeError:
-        return value
+        return value.decode("latin-1")
 
 
 async def _body(receive: Receive, name: str, bytes_max: int) -> bytes:

@@ -6,7 +6,6 @@ all of its history again.
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
@@ -18,10 +17,8 @@ from headrace.journal.kafka.course import where_of
 from headrace.journal.kafka.log import own_topics
 from headrace.journal.kafka.match import NONE, Map, Matched, position_of
 from headrace.journal.kafka.produce import Out
-from headrace.journal.kafka.topics import replay_name
+from headrace.journal.kafka.topics import replay_name, replay_number
 from headrace.journal.source import SourcePart, SourceReplay
-
-_NUMBER_BYTES = 8
 
 
 class CarriedReplay:
@@ -32,8 +29,7 @@ class CarriedReplay:
         self._matched: dict[int, Matched] = {
             at: matched.get((one.progress.topic, at), NONE) for at in one.allotted
         }
-        told = f"{source}:{one.number}".encode()
-        self.number = hashlib.blake2b(told, digest_size=_NUMBER_BYTES).hexdigest()
+        self.number = replay_number(f"{source}:{one.number}")
         #: What it is called where a handler has its name.
         self.name = replay_name(one.progress.handler, self.number)
         #: The number of its topic in the source, and where it is to stand what it was allotted.

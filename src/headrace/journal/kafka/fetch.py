@@ -30,14 +30,15 @@ STRETCH_S_MAX = 30.0
 _POLL_S = 0.2
 _AGAIN_S = 0.05
 _BURST = 500
-#: Errors that are asked again: what a broker answers to one who takes it for the leader that it was, or that
-#: it does not know of yet that it is (brokers hear of an election one after the other);
+#: Errors that are asked again: leaders and partitions are not where the library's client takes them to be.
 MOVED = frozenset(
     {
+        # A broker is not the leader that it was, or does not know yet that it is: they hear of an election
+        # one after the other.
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.NOT_LEADER_FOR_PARTITION,
-        # and of a partition without a leader, as one that was just made or moves to another broker
+        # The partition has no leader, as one that was just made or moves to another broker.
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.UNKNOWN_TOPIC_OR_PART,

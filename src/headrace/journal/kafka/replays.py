@@ -7,7 +7,6 @@ over is that of live work.  What is allotted stands in a topic of the handler, w
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from headrace.journal.kafka.past import Past, no_history
 from headrace.journal.kafka.replay_consumer import KafkaReplayConsumer
 from headrace.journal.kafka.share import KafkaWorker, Wish
 from headrace.journal.kafka.survey import Survey
-from headrace.journal.kafka.topics import replay_name, split_name
+from headrace.journal.kafka.topics import replay_name, replay_number, split_name
 from headrace.journal.versions import meant
 from headrace.ports import Subscription, VersionInfo, VersionOffer
 from headrace.ports.replay import Order, Replay, ReplayPlan, ReplayState
@@ -36,7 +35,6 @@ TRIES_MAX = 20
 AGAIN_S_MAX = 0.5
 #: A replay that follows is allotted more so often: each time is a transaction, and one pass over the index.
 EXTEND_S = 1.0
-_NUMBER_BYTES = 8
 
 
 class _Work(NamedTuple):
@@ -153,7 +151,7 @@ class KafkaReplays:
         topic = await self._log.opened().find(order.topic)
         if topic is None:
             raise no_history(order.handler, order.topic)
-        longest = own_topics(replay_name(order.handler, "0" * 2 * _NUMBER_BYTES))[0]
+        longest = own_topics(replay_name(order.handler, replay_number("")))[0]
         if not NAME.fullmatch(longest):  # before it is allotted what it could never handle
             problem = f"the topics of a replay are named after the handler: {longest} is too long a name"
             raise errors.ReplayRefused(handler=order.handler, problem=problem, hint="give it a shorter name")
@@ -242,5 +240,5 @@ def _is_same(one: Allotment, order: Order, version: str, topic: Topic) -> bool:
 
 def _number(order: Order, version: str, topic: Topic, same: int) -> str:
     """Return the number of a replay: that of an order, and how often it was allotted something before."""
-    told = repr((order.handler, version, order.side, order.again, wanted(order), topic.topic_id.hex(), same))
-    return hashlib.blake2b(told.encode(), digest_size=_NUMBER_BYTES).hexdigest()
+    told = order.handler, version, order.side, order.again, wanted(order), topic.topic_id.hex(), same
+    return replay_number(repr(told))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -30,6 +31,11 @@ _DAY_MS = 86_400_000
 def replay_name(handler: str, replay: str) -> str:
     """Return what a replay is called where a live subscription has the name of its handler."""
     return f"{handler}.replay-{replay}"
+
+
+def replay_number(told: str) -> str:
+    """Return the number of a replay, of what tells it from all others: 16 hexadecimal digits."""
+    return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
 
 
 def split_name(name: str) -> tuple[str, str]:
