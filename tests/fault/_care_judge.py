@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from _care_roles import event_id
+from _care_roles import UNFINISHED, event_id
 
 #: handler -> topic consumed
 CONSUMED = {"care.route": "tickets", "care.score": "routed"}
@@ -92,12 +92,7 @@ class Found:
 
     def idle(self) -> bool:
         """Return whether nothing is left to do."""
-        waiting = self._rows(
-            "SELECT (SELECT count(*) FROM open) + (SELECT coalesce(sum(running), 0) FROM position)"
-            " + (SELECT count(*) FROM event JOIN position AS at ON at.tp = event.tp"
-            " WHERE event.seq > at.high)"
-        )
-        return waiting[0][0] == 0
+        return bool(self._rows(UNFINISHED)[0][0] == 0)
 
 
 def verified(path: Path) -> list[str]:

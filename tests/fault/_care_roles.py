@@ -36,6 +36,14 @@ PERSON_EVENTS = 40
 TOPIC_BYTES_MAX, AGE_S_MAX = 1 << 20, 4
 SWEEP_EVERY_US = 200_000
 LEASE_MS = 700
+#: The publisher waits while more is unfinished: what may not be removed is then as much on a slow machine as
+#: on a quick one.  It looks so often, and gives up after so many looks in a row.
+UNFINISHED_MAX, LOOK_EVERY_S, LOOKS_MAX = 150, 0.01, 6_000
+#: Events that some handler has not taken, or has in hand.
+UNFINISHED = (
+    "SELECT (SELECT count(*) FROM open) + (SELECT coalesce(sum(running), 0) FROM position)"
+    " + (SELECT count(*) FROM event JOIN position AS at ON at.tp = event.tp WHERE event.seq > at.high)"
+)
 
 
 class Role(NamedTuple):
@@ -140,10 +148,19 @@ async def work(role: Role) -> None:
 
 async def publish(role: Role) -> None:
     """Publish events, some of them again a little later; note what was accepted."""
+    import apsw
+
     app, chance = build(role), random.Random(role.seed)
     accepted = os.open(Path(role.folder, "accepted.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     async with app:
+        db = apsw.Connection(str(Path(role.folder, role.journal)), flags=apsw.SQLITE_OPEN_READONLY)
         for start in range(role.first, role.last, 5):
+            for _ in range(LOOKS_MAX):
+                if next(db.execute(UNFINISHED))[0] <= UNFINISHED_MAX:
+                    break
+                await asyncio.sleep(LOOK_EVERY_S)
+            else:
+                raise TimeoutError("the workers do not keep up")
             numbers = range(start, min(start + 5, role.last))
             await app.publish(
                 [(ticket(role.seed, n), Options(event_id=event_id(role.seed, n))) for n in numbers]
@@ -154,6 +171,7 @@ async def publish(role: Role) -> None:
             if not told.duplicate:
                 os.write(accepted, f"{again} twice\n".encode())
             await asyncio.sleep(chance.random() / 12)
+        db.close()
 
 
 async def read(role: Role) -> None:
@@ -198,6 +216,8 @@ def sabotage(name: str) -> None:
     removal: Any = load("removal.sql")
     if name == "removes_unfinished":
         removal.held = "SELECT ?1, ?2 WHERE 0"
+    elif name == "keeps_all":
+        removal.held = "SELECT value FROM json_each(?2) WHERE ?1"
     elif name == "no_rewrite":
 
         async def nothing(_: object) -> None:

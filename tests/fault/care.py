@@ -24,13 +24,23 @@ from typing import Any
 
 from _campaign import carried_out, options_of
 from _care_judge import Found, traces, verified
-from _care_roles import PERSON_EVENTS, TOPIC_BYTES_MAX, Role, person_of, token_of
+from _care_roles import PERSON_EVENTS, TOPIC_BYTES_MAX, UNFINISHED_MAX, Role, person_of, token_of
 
 LANES = 2
 #: Events of a run, and how long it may take: one that hangs is a fault.
 EVENTS, PATIENCE_S = 1_600, 120
-#: Three topics with some sweeps' worth on top, what is left of each event in them, and pages in between.
-BOUND_BYTES = 3 * TOPIC_BYTES_MAX * 2 + 3 * EVENTS * 400 + (2 << 20)
+#: What the file may hold: three topics and half of it on top; what is unfinished; what stands in letters
+#: that nobody decides on, one in eight of the last topic; what is left of each event; and pages in between.
+EVENT_BYTES, LETTER_BYTES, SKELETON_BYTES, PAGES_PER_BYTE = 3_100, 5_000, 400, 1.3
+BOUND_BYTES = int(
+    PAGES_PER_BYTE
+    * (
+        3 * (TOPIC_BYTES_MAX + (TOPIC_BYTES_MAX >> 1))
+        + UNFINISHED_MAX * EVENT_BYTES
+        + EVENTS // 8 * LETTER_BYTES
+        + 3 * EVENTS * SKELETON_BYTES
+    )
+)
 POINTS = {
     "backup": ("backup.copied", "backup.checked", "backup.named"),
     "compact": ("compact.step", "wal.emptied"),
@@ -98,6 +108,8 @@ class Run:
             reader = await self.start("reader", hold_s=4.0)
             ended = asyncio.create_task(publisher.wait())
             await asyncio.gather(*(self.somethings(workers, at, ended) for at in range(len(workers))))
+            if ended.result():
+                self.trouble(f"the publisher ended with {ended.result()}")
             await asyncio.wait_for(reader.wait(), PATIENCE_S)
             await self.finish(workers)
         finally:
@@ -286,7 +298,7 @@ class Campaign:
             bad = any(run.tally[fault] for fault in FAULTS)
             self.failed += bad
             if bad or self._options.verbose:
-                print(f"run {number}: {dict(run.tally)}", file=sys.stderr)
+                print(f"run {number}: {dict(run.tally)}, {run.file_bytes_max:,} bytes", file=sys.stderr)
                 for note in run.notes[:20]:
                     print(f"  {note[:600]}", file=sys.stderr)
             if not (bad or self._options.keep):

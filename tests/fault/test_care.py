@@ -26,7 +26,11 @@ def test_nothing_goes_too_early_and_what_is_erased_is_gone(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("sabotage", "faults"),
-    [("removes_unfinished", ("retention_faults", "backup_faults")), ("no_rewrite", ("erase_bytes_left",))],
+    [
+        ("removes_unfinished", ("retention_faults", "backup_faults")),
+        ("no_rewrite", ("erase_bytes_left",)),
+        ("keeps_all", ("compact_faults",)),
+    ],
 )
 @pytest.mark.timeout(600)
 def test_a_rule_that_is_switched_off_is_noticed(

@@ -42,7 +42,9 @@ def under_way(bootstrap: str, topic: str) -> bool:
 def committed(bootstrap: str, topic: str) -> list[Found]:
     """Return the committed records of a topic; those of a partition, and so of a key, in order."""
     named = {"bootstrap.servers": bootstrap, "group.id": uuid4().hex, "isolation.level": "read_committed"}
-    reader = Consumer({**named, "enable.partition.eof": True, "enable.auto.commit": False})
+    # At the end of a partition the broker waits for more, by default half a second.
+    quick = {"fetch.wait.max.ms": 10, "enable.partition.eof": True, "enable.auto.commit": False}
+    reader = Consumer({**named, **quick})
     try:
         count = len(reader.list_topics(topic, timeout=ANSWER_S_MAX).topics[topic].partitions)
         reader.assign([TopicPartition(topic, partition, 0) for partition in range(count)])

@@ -90,6 +90,7 @@ class Records:
 
     def _catch_up(self, behind: dict[tuple[str, int], int]) -> list[At]:
         """Read on to the ends; transactions that are under way there are waited for."""
+        self._reader.list_topics(timeout=ANSWER_S_MAX)  # or it asks at its next full second where they are
         self._reader.assign([TopicPartition(*where, self._next.get(where, 0)) for where in behind])
         found: list[At] = []
         while behind:

@@ -16,15 +16,17 @@ from headrace import errors
 from headrace.codec.allotment import FORM, Allotment, read_allotment, write_allotment
 from headrace.journal.kafka.client import Doing, coded
 from headrace.journal.kafka.log import COMPACTED, Log
-from headrace.journal.kafka.produce import COMMIT_TRIES_MAX, TRANSACTION_MS_MAX, settings_of
+from headrace.journal.kafka.produce import TRANSACTION_MS_MAX, Unsure, commit, settings_of
 from headrace.journal.kafka.topics import LEDGER_BYTES_MAX, OWN
 
 #: A record of more would not be taken; with it intervals of some 700,000 stretches of history.
 ALLOTMENT_BYTES_MAX = LEDGER_BYTES_MAX - 65_536
-#: Errors of one after whom another has begun.
-_FENCED = frozenset(
+#: Errors of one after whom another has begun; a broker that meets both at once may have no better word for it
+#: than that it does not know.
+_QUICKER = frozenset(
     {
         KafkaError._FENCED,  # noqa: SLF001 - the library names its own errors so
+        KafkaError.UNKNOWN,
         KafkaError.INVALID_PRODUCER_EPOCH,
         KafkaError.PRODUCER_FENCED,
     }
@@ -101,26 +103,19 @@ class Writer:
             producer.begin_transaction()
             producer.produce(self._topic, write_allotment(record), record.replay.encode(), 0)
             self._log.faults.at("replay.allotted")
-            return self._commit()
+            commit(producer)
+        except Unsure:
+            return False
         except KafkaException as fault:
             error: KafkaError = fault.args[0]
-            if error.code() in _FENCED:
+            if error.code() in _QUICKER:
                 return False
             if not error.fatal():
                 with suppress(KafkaException):
                     producer.abort_transaction(TRANSACTION_MS_MAX / 1000)
             raise self._coded(fault) from fault
-
-    def _commit(self) -> bool:
-        for _ in range(COMMIT_TRIES_MAX):
-            try:
-                self._producer.commit_transaction(TRANSACTION_MS_MAX / 1000)
-            except KafkaException as fault:
-                if not fault.args[0].retriable():
-                    raise
-            else:
-                return True
-        return False
+        else:
+            return True
 
     def _coded(self, fault: KafkaException) -> errors.JournalError:
         doing = Doing("write to", self._topic, transactional_id=self._topic)

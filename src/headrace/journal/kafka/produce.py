@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -122,19 +122,6 @@ def _answer(done: asyncio.Future[None], fault: errors.JournalError | None) -> No
         done.set_exception(fault)
 
 
-@contextmanager
-def _unless_again() -> Generator[None]:
-    """Pass over a fault after which the same is to be asked once more."""
-    try:
-        yield
-    except KafkaException as fault:
-        error: KafkaError = fault.args[0]
-        if error.fatal():
-            raise Unsure from fault
-        if not error.retriable():
-            raise
-
-
 class Fence(NamedTuple):
     """What keeps a worker that has lost partitions from writing their outcomes."""
 
@@ -148,6 +135,35 @@ class Fence(NamedTuple):
 
 class Unsure(Exception):
     """Whether a transaction has committed is not known: the ledger has to say."""
+
+
+def commit(producer: Producer) -> None:
+    """Commit the transaction of a producer.
+
+    Raises `KafkaException` when it has certainly not committed, and `Unsure` when nobody can say.  A broker
+    that answers with a fault of its own may have written the commit before: then it takes no abort.
+    """
+    for _ in range(COMMIT_TRIES_MAX):
+        try:
+            producer.commit_transaction(TRANSACTION_MS_MAX / 1000)
+        except KafkaException as fault:
+            error: KafkaError = fault.args[0]
+            if error.retriable():
+                continue
+            if error.fatal() or not _aborted(producer):
+                raise Unsure from fault
+            raise
+        else:
+            return
+    raise Unsure
+
+
+def _aborted(producer: Producer) -> bool:
+    try:
+        producer.abort_transaction(TRANSACTION_MS_MAX / 1000)
+    except KafkaException:
+        return False
+    return True
 
 
 class Transactions:
@@ -219,12 +235,11 @@ class Transactions:
         if offsets:
             self._send(producer, offsets, metadata)
         self._faults.at("settle.offsets")
-        for _ in range(COMMIT_TRIES_MAX):
-            with _unless_again():
-                producer.commit_transaction(TRANSACTION_MS_MAX / 1000)
-                return
-        self._producer = None
-        raise Unsure
+        try:
+            commit(producer)
+        except Unsure:
+            self._producer = None
+            raise
 
     def _send(self, producer: Producer, offsets: Sequence[TopicPartition], metadata: object) -> None:
         """Send offsets.  A call that never returns is left behind, with its producer.

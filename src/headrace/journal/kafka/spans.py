@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import NO_ERRORS, STUCK, Cluster, coded, reading
+from headrace.journal.kafka.client import NO_ERRORS, REQUEST_TIMEOUT_S, STUCK, Cluster, coded, reading
 from headrace.journal.kafka.fetch import MOVED, offsets_of
 from headrace.ports import Clock
 
@@ -56,6 +56,8 @@ class Spans:
         self._consumer = Consumer(reading(cluster, f"{name}.look", **more))
         self._admin: Any = AdminClient(dict(cluster.config))
         self._turn = asyncio.Lock()
+        #: Topics of earlier readings.
+        self._met: set[str] = set()
         #: Where each reading ends.
         self._ends: dict[At, int] = {}
 
@@ -103,6 +105,13 @@ class Spans:
 
     def _begin(self, spans: list[Span]) -> None:
         self._ends = {(one.topic, one.partition): one.end for one in spans}
+        new = {one.topic for one in spans} - self._met
+        if new:  # where the partitions of one it has not met are, the library asks at its next full second
+            try:
+                self._consumer.list_topics(timeout=REQUEST_TIMEOUT_S)
+            except KafkaException as fault:
+                raise coded(fault, self._address) from fault
+            self._met |= new
         self._consumer.assign([TopicPartition(one.topic, one.partition, one.start) for one in spans])
 
     async def _bursts(self, silent_s_max: float) -> AsyncGenerator[list[Message]]:

@@ -1,0 +1,131 @@
+"""Transactions of Kafka whose end is not heard of, or is not what was hoped for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from headrace import errors
+from headrace.codec.allotment import Allotment
+from headrace.journal.kafka import produce
+from headrace.journal.kafka.allotter import Writer
+from headrace.journal.kafka.client import cluster_of
+from headrace.journal.kafka.produce import COMMIT_TRIES_MAX, Transactions, Unsure, commit
+from headrace.ports import NoFaults
+from headrace.world import SystemChance
+
+
+class Stuck:
+    """A producer whose brokers are killed while it sends offsets."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.committed = False
+
+    def begin_transaction(self) -> None:
+        """Begin."""
+
+    def poll(self, _seconds: float) -> None:
+        """Nothing has come."""
+
+    def send_offsets_to_transaction(self, *_told: Any) -> None:
+        """Wait for an answer that does not come."""
+        self.goes_on.wait()
+
+    def commit_transaction(self, *_told: Any) -> None:
+        """Note what must not happen."""
+        self.committed = True
+
+
+class Refused:
+    """A producer whose commits end with errors, one after the other; so does its abort where it has one."""
+
+    def __init__(self, *commits: KafkaError | None, abort: KafkaError | None = None) -> None:
+        self._commits, self._abort = list(commits), abort
+        self.aborts = 0
+
+    def begin_transaction(self) -> None:
+        """Begin."""
+
+    def produce(self, *_record: Any) -> None:
+        """Take a record."""
+
+    def commit_transaction(self, _seconds: float) -> None:
+        """Commit, or not."""
+        if (error := self._commits.pop(0)) is not None:
+            raise KafkaException(error)
+
+    def abort_transaction(self, _seconds: float) -> None:
+        """Abort, or not."""
+        self.aborts += 1
+        if self._abort is not None:
+            raise KafkaException(self._abort)
+
+
+def error(code: int, **what: bool) -> KafkaError:
+    """Return an error of the client."""
+    return KafkaError(code, "as the broker says", **what)
+
+
+CLUSTER = cluster_of("kafka://127.0.0.1:1")
+ALLOTMENT = Allotment(
+    replay="1", version="v", topic="", side=None, again=None, wanted="", at_us=0,
+    parts={}, allotted=0, skipped={},
+)  # fmt: skip
+UNHEARD = error(KafkaError._TIMED_OUT, retriable=True)
+UNKNOWN = error(KafkaError.UNKNOWN, txn_requires_abort=True)
+
+
+def test_a_commit_that_is_not_heard_of_is_asked_about_again() -> None:
+    """It has stood or fallen already; asked too often, nobody can say."""
+    commit(cast("Any", Refused(UNHEARD, UNHEARD, None)))
+    with pytest.raises(Unsure):
+        commit(cast("Any", Refused(*[UNHEARD] * COMMIT_TRIES_MAX)))
+
+
+def test_a_refused_commit_is_certain_only_when_the_abort_was_taken() -> None:
+    """A broker that fails inside may have written the commit: only an abort that it takes says it has not."""
+    taken = Refused(UNKNOWN)
+    with pytest.raises(KafkaException):
+        commit(cast("Any", taken))
+    assert taken.aborts == 1
+    late = error(KafkaError.INVALID_TXN_STATE, fatal=True)
+    with pytest.raises(Unsure):
+        commit(cast("Any", Refused(UNKNOWN, abort=late)))
+
+
+def test_after_a_fatal_error_nobody_can_say() -> None:
+    """The library takes no call any more."""
+    fatal = Refused(error(KafkaError._FENCED, fatal=True))
+    with pytest.raises(Unsure):
+        commit(cast("Any", fatal))
+    assert fatal.aborts == 0
+
+
+@pytest.mark.parametrize("code", [KafkaError._FENCED, KafkaError.UNKNOWN])
+def test_two_who_allot_at_once_begin_anew(code: int) -> None:
+    """Whatever the broker calls it that another has begun: nothing is written, and the topic has to say."""
+    writer = Writer(log=cast("Any", SimpleNamespace(faults=NoFaults(), cluster=CLUSTER)), topic="t")
+    writer._producer = cast("Any", Refused(error(code, txn_requires_abort=True)))
+    assert not asyncio.run(writer.write(ALLOTMENT))
+
+
+def test_offsets_that_are_never_sent_are_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transaction fails; its producer is left behind and commits nothing, though the call ends late."""
+    monkeypatch.setattr(produce, "SEND_S_MAX", 0.05)
+    transactions = Transactions(CLUSTER, "test", SystemChance())
+    stuck: Any = Stuck()
+    transactions._producer = stuck
+
+    with pytest.raises(errors.JournalUnavailable):
+        asyncio.run(transactions.commit([], [TopicPartition("t", 0, 1)]))
+
+    assert transactions._producer is None, "the next transaction begins with a new producer"
+    stuck.goes_on.set()
+    transactions.close()
+    assert not stuck.committed
