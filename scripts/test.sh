@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # All tests: `scripts/test.sh [REPORTS]`. First those that need nothing, then those against a real Kafka and a real
-# PostgreSQL, in two halves side by side, for they wait half of the time. (All at once, on two cores, they run into
+# PostgreSQL; each in two halves side by side, for they wait half of the time. (More at once, on two cores, run into
 # their time-outs.) REPORTS is a folder for what became of each test.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 set -m # what runs in the background is a process group of its own, and may be sent Ctrl-C
+shopt -s extglob
 
 reports=${1:-}
-log=build/tests/services-2.log
-mkdir -p "$(dirname "$log")"
+logs=build/tests
+mkdir -p "$logs"
+status=0
 
 run() { # name, what pytest is to run
     local name=$1
@@ -16,20 +18,24 @@ run() { # name, what pytest is to run
     .venv/bin/python -m pytest --durations=12 ${reports:+--junitxml="$reports/$name.xml"} "$@"
 }
 
-# Halves of about the same length.
-shopt -s extglob
+both() { # name; what is to run stands in `first` and `second`, halves of about the same length
+    run "$1-2" "${second[@]}" >"$logs/$1-2.log" 2>&1 &
+    local beside=$!
+    # shellcheck disable=SC2064 # the process of now
+    trap "kill -- -$beside 2>/dev/null" EXIT
+    run "$1-1" "${first[@]}" || status=1
+    wait "$beside" || status=1
+    trap - EXIT
+    cat "$logs/$1-2.log"
+}
+
+first=(tests/fault)
+second=(tests/!(fault|services|__pycache__|*.py))
+both tests
+
 services=tests/services
 first=("$services/journal" $services/test_[a-g]*.py $services/test_kafka_@(chaos|look|replay).py)
 second=($services/test_[h-jl-z]*.py $services/test_kafka!(_chaos|_look|_replay).py)
+both services
 
-status=0
-run tests || status=1
-
-run services-2 "${second[@]}" >"$log" 2>&1 &
-beside=$!
-trap 'kill -- "-$beside" 2>/dev/null' EXIT
-run services-1 "${first[@]}" || status=1
-wait "$beside" || status=1
-trap - EXIT
-cat "$log"
 exit $status

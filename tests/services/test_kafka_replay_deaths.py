@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -107,8 +108,13 @@ async def test_killed_again_and_again_while_the_version_goes_live(bench: Bench) 
 async def test_two_at_once_share_the_work(bench: Bench) -> None:
     """Begun at the same moment: one allotment, both work on it, no event is handled twice."""
     await lived(bench, range(200))
-    found = await asyncio.gather(*(replayed(bench) for _ in range(3)))
-    assert all(not isinstance(one, ReplayPlan) and one.done == 200 for one in found)
+    async with AsyncExitStack() as stack:
+        apps = [await stack.enter_async_context(bench.app(version=NEW)) for _ in range(3)]
+        workers = [worker(bench, app) for app in apps]
+        begun = await asyncio.gather(*(one.begin() for one in workers))
+        assert not [one for one in begun if isinstance(one, ReplayPlan)]
+        await asyncio.gather(*(one.until_done(asyncio.Event(), lambda _: None) for one in workers))
+        assert [(await one.state()).done for one in workers] == [200] * 3
     assert len(await told(bench, f"headrace.{bench.handler}.replays")) == 1
     await once(bench, {"1": 200, NEW: 200})
 
