@@ -6,9 +6,10 @@ import asyncio
 import json
 from multiprocessing.connection import Connection
 from pathlib import Path
+from uuid import uuid4
 
 from _hops import MODEL, Window, now_ns, ready, schedule, serve, texts, turns
-from _kafka_sides import BATCH_MAX, Where, app_of, loop_of
+from _kafka_sides import BATCH_MAX, Where, app_of, looking, loop_of
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -53,7 +54,7 @@ def publish_by_hand(path: Path, window: Window, pipe: Connection) -> None:
         for (customer, text), late_ns in zip(told, schedule(window), strict=True):
             late.append(late_ns)
             value = json.dumps({"customer": customer, "text": text, "sent_ns": now_ns()}).encode()
-            producer.produce(where.source, value, customer.encode())
+            producer.produce(where.source, value, customer.encode(), headers=[("ce_id", uuid4().bytes)])
             producer.poll(0)
         producer.flush()
         pipe.send(late)
@@ -63,6 +64,13 @@ def handle_by_hand(path: Path, window: Window, pipe: Connection) -> None:
     """Second process."""
     del window
     loop_of(where_of(path), ready=lambda: ready(pipe), goes_on=lambda: not ended(pipe))
+
+
+def handle_by_hand_with_index(path: Path, window: Window, pipe: Connection) -> None:
+    """Second process, that notes the first position of each event in PostgreSQL before it is handled."""
+    del window
+    with looking(where_of(path)) as look:
+        loop_of(where_of(path), ready=lambda: ready(pipe), goes_on=lambda: not ended(pipe), look=look)
 
 
 def ended(pipe: Connection) -> bool:

@@ -10,7 +10,8 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -133,6 +134,13 @@ ON CONFLICT DO NOTHING RETURNING at
 
 def bare_with_index(where: Where) -> None:
     """The same, and the first position of each event is noted in PostgreSQL before it is handled."""
+    with looking(where) as look:
+        bare(where, look)
+
+
+@contextmanager
+def looking(where: Where) -> Iterator[Look]:
+    """Yield what notes the first positions of events; none of them may be known already."""
     with psycopg.connect(where.index, autocommit=True) as db:
         db.execute(
             "CREATE TABLE IF NOT EXISTS seen"
@@ -144,7 +152,7 @@ def bare_with_index(where: Where) -> None:
             partitions, offsets = [one.partition() for one in found], [one.offset() for one in found]
             assert len(db.execute(_SEEN, (partitions, ids, offsets)).fetchall()) == len(found)
 
-        bare(where, look)
+        yield look
 
 
 # --- Headrace -----------------------------------------------------------------------------------

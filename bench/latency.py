@@ -7,6 +7,7 @@ publisher sends, and how late it was against its schedule is reported beside it.
 
 With ``--journal kafka`` both sides work on one real broker: the floor is a transactional loop on the bare
 client, ours is exactly once with the index in PostgreSQL, and both are seen by the same committed reader.
+A third side is the floor that notes each event in PostgreSQL before it handles it, as exactly once needs it.
 
 The two sides take turns every few seconds and a round adds up their windows, so that a disk or a neighbour
 that is slow for a while is so for both.
@@ -191,11 +192,13 @@ def on_kafka(folder: Path) -> Iterator[Sides]:
     from tests.services.server_properties import LONG_RUNNING
 
     by_hand = (hops.publish_by_hand, hops.handle_by_hand, hops.read)
+    indexed = (hops.publish_by_hand, hops.handle_by_hand_with_index, hops.read)
     ours = (hops.publish_ours, hops.handle_ours, hops.read)
     with Broker(LONG_RUNNING) as broker, Postgres() as postgres:
-        for side in ("floor", "ours"):
+        sides = {"floor": by_hand, "indexed": indexed, "ours": ours}
+        for side in sides:
             hops.tell(folder, side, broker.bootstrap, postgres.url)
-        yield {"floor": (hops.prepare, by_hand), "ours": (hops.prepare, ours)}
+        yield {side: (hops.prepare, parts) for side, parts in sides.items()}
 
 
 class Chain:
@@ -307,6 +310,8 @@ def main() -> None:
     """Measure and print."""
     given = options(__doc__, rounds=5, seconds=20.0, rate=500, handled=0, journal="sqlite")
     sides = {"floor": "floor_", "ours": ""} | ({"ours_handled": "handled_"} if given.handled else {})
+    if given.journal == "kafka":
+        sides["indexed"] = "indexed_"
     with ExitStack() as stack:
         folder = stack.enter_context(scratch(given.folder))
         known = stack.enter_context(on_kafka(folder)) if given.journal == "kafka" else SIDES
