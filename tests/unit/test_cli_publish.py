@@ -312,6 +312,15 @@ def test_the_splitter_cuts_where_the_lines_end() -> None:
         assert [line for part in [*parts, b""] for line in splitter.feed(part)] == expected
 
 
+def test_the_mark_that_some_editors_begin_a_file_with_is_no_payload() -> None:
+    """Of the first line only: elsewhere it is a fault of the line."""
+    splitter = Splitter(100)
+    assert [one.text for one in splitter.feed(b'\xef\xbb\xbf{"a": 1}\n\xef\xbb\xbf{}\n')] == [
+        b'{"a": 1}',
+        b"\xef\xbb\xbf{}",
+    ]
+
+
 def test_the_splitter_keeps_no_line_without_end() -> None:
     """A line over the limit costs no memory, is told with its size, and the next one is read."""
     splitter = Splitter(10)

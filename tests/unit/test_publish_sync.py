@@ -246,7 +246,7 @@ def test_events_are_published_over_http(app: App) -> None:
         ("/Note", b'{"owner": "' + b"x" * 2_000 + b'"}', {}, 413, "HR-E105"),
         ("/Note", b'{"owner": "a"}', {"content_type": "text/plain"}, 415, "HR-E107"),
         ("/Note", b'{"owner": "b"}', {"idempotency_key": "k"}, 409, "HR-E110"),
-        ("/Note", b"", {"method": "GET"}, 405, "HR-E000"),
+        ("/Note", b"", {"method": "GET"}, 405, "HR-E507"),
     ],
 )
 def test_what_is_refused_has_a_code(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import os
 import stat
@@ -120,7 +121,7 @@ def _single(payload: str) -> bytes | None:
         return None
     if not payload.startswith("@"):
         return payload.encode("utf-8", "surrogateescape")
-    return _file(payload).read_bytes() if payload.endswith(".json") else None
+    return _file(payload).read_bytes().removeprefix(codecs.BOM_UTF8) if payload.endswith(".json") else None
 
 
 def _file(payload: str) -> Path:
@@ -337,6 +338,8 @@ class Splitter:
         *whole, rest = (self._rest + found).split(b"\n") if found else [self._rest, b""]
         for text in whole:
             self._number += 1
+            if self._number == 1:
+                text = text.removeprefix(codecs.BOM_UTF8)  # noqa: PLW2901 - as some editors begin a file
             if self._dropped_bytes:
                 yield Line(self._number, None, self._dropped_bytes + len(text))
                 self._dropped_bytes = 0

@@ -163,7 +163,7 @@ def _notes(one: Progress, now: datetime) -> list[str]:
     if one.trouble:
         told.append(paint(one.trouble, "yellow") + (f" ({one.active.name})" if one.active else ""))
     if one.dead:
-        told.append(f"{counted(one.dead, 'dead letter')}: headrace dlq ls --handler {one.handler}")
+        told.append(f"{counted(one.dead, 'dead letter')}: headrace dlq ls --all --handler {one.handler}")
     return told
 
 

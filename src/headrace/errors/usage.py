@@ -73,3 +73,13 @@ class SettingsUnreadable(UsageError):
 
     code = "HR-E506"
     fault = Fault.YOURS
+
+
+class MethodRefused(UsageError):
+    """{method} does nothing here.
+
+    Hint: POST the payload of one event.
+    """
+
+    code = "HR-E507"
+    fault = Fault.YOURS

@@ -42,6 +42,7 @@ _STATUS: tuple[tuple[type[errors.HeadraceError], int], ...] = (
     (errors.TypeUnknown, 404),
     (errors.EventConflict, 409),
     (errors.EventError, 422),
+    (errors.MethodRefused, 405),
     (errors.JournalDenied, 403),
     (errors.JournalError, 503),
 )
@@ -141,15 +142,8 @@ class Inlet:
         if found is None or (self._types is not None and name not in self._types):
             raise errors.TypeUnknown(type=name, topic="any")
         if scope["method"] != "POST":
-            raise _MethodRefused(method=scope["method"])
+            raise errors.MethodRefused(method=scope["method"])
         return found
-
-
-class _MethodRefused(errors.UsageError):
-    """{method} does nothing here.
-
-    Hint: POST the payload of one event.
-    """
 
 
 def _text(value: bytes) -> str:
@@ -175,8 +169,7 @@ async def _body(receive: Receive, name: str, bytes_max: int) -> bytes:
 
 
 def _refusal(fault: errors.HeadraceError) -> tuple[int, dict[str, Any]]:
-    default = 405 if isinstance(fault, _MethodRefused) else 500
-    status = next((status for kind, status in _STATUS if isinstance(fault, kind)), default)
+    status = next((status for kind, status in _STATUS if isinstance(fault, kind)), 500)
     return status, {"code": fault.code, "message": fault.message, "hint": fault.hint}
 
 
