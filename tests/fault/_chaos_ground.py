@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from _chaos_judge import Seen
-from confluent_kafka import KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import AdminClient
 from tests.services.kafka import Broker, Node
 from tests.services.postgres import Postgres
@@ -28,6 +28,8 @@ UNDER_WAY_S_MAX = 150.0
 #: it: at its start it finds no leaders, drops the markers and calls the transaction complete (Kafka 4.4, a
 #: cluster of one).  From then on committed readers wait for ever, whatever a client does.
 DROPPED = "Couldn't find leader endpoint"
+#: Of the broker's log, where a run stands still.
+LOG_LINES_MAX = 20_000
 #: With KIP-848 sessions are the broker's: `SMALL_AND_QUICK`.
 SESSION_MS_BY_BROKER = 3_000
 
@@ -123,9 +125,16 @@ class Ground:
         for topic in TOPICS:
             while await self._is_under_way(f"{name}-{topic}"):
                 if time.monotonic() > end:
-                    raise Hangs(by_broker=any(DROPPED in line and name in line for line in self._log()))
+                    raise Hangs(by_broker=self.dropped(name))
                 await asyncio.sleep(LOOK_S)
         return await self.seen(name)
+
+    def dropped(self, name: str) -> bool:
+        """Return whether the broker says that it has dropped the end of a transaction of a run.
+
+        It may be that of a ledger or of a group's offsets: the topics do not show it, and all stand still.
+        """
+        return any(DROPPED in line and name in line for line in self._log())
 
     async def clear(self, name: str) -> None:
         """Delete the topics of a run that is over: a broker that starts again looks through all there are."""
@@ -155,6 +164,25 @@ class Ground:
         return sum(
             any(one in line for one in groups) and any(word in line for word in words) for line in self._log()
         )
+
+    async def testify(self, name: str, folder: Path) -> None:
+        """Write down what the broker knows of the groups of a run that stands still, and what it has said."""
+        (folder / "broker.log").write_text("\n".join(self._log()[-LOG_LINES_MAX:]), "utf-8")
+        (folder / "groups.txt").write_text("\n".join(await asyncio.to_thread(self._groups, name)), "utf-8")
+
+    def _groups(self, name: str) -> list[str]:
+        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
+        listed = admin.list_consumer_groups().result(10).valid
+        groups = [one.group_id for one in listed if one.group_id.startswith(f"headrace.{name}.")]
+        found: list[str] = []
+        for group, answer in (admin.describe_consumer_groups(groups) if groups else {}).items():
+            told = answer.result(10)
+            found.append(f"{group}: {told.state}, coordinator {told.coordinator}")
+            found += [f"  {one.client_id}: {one.assignment.topic_partitions}" for one in told.members]
+            asked = ConsumerGroupTopicPartitions(group)
+            (offsets,) = admin.list_consumer_group_offsets([asked]).values()
+            found += [f"  {one}" for one in offsets.result(10).topic_partitions]
+        return found
 
     def _log(self) -> list[str]:
         return self._broker.process.log.read_text("utf-8", errors="replace").splitlines()

@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _chaos_ground import SESSION_MS_BY_BROKER, Ground
+from _chaos_ground import SESSION_MS_BY_BROKER, Ground, Hangs
 from _chaos_judge import Seen, Verdict, judge, numbers
 from _chaos_plan import Plan
 from _chaos_worker import DOOMED_EVERY
 from _spawner import UNLOADABLE, UNREACHABLE, Child, Spawner, last_words
 from _spawner import until as until_soon
 from _weights import plus
+from confluent_kafka import KafkaException
 
 LEASE_MS = 2_000
 #: Most looks read the diary.
@@ -65,6 +66,7 @@ class Run:
         self._over = False
         self._file_is_broken = False
         self._unlucky: set[Child] = set()  # may have started with the file while it was broken
+        self._stands_still = False
         self._amount = 1.0
         self._killed: list[int] = []
         self.hits: Counter[str] = Counter()
@@ -335,9 +337,14 @@ class Run:
         """Tell what is missing, and have the workers tell what they wait for."""
         told = f"asked {len(set(numbers(seen.asked)))}, weighed {len(seen.weighed)}, filed {len(seen.filed)}"
         self.troubles.append(f"nothing new, and not finished: {told}")
+        self._stands_still = True
         for child in self._living.values():
             child.send(signal.SIGUSR1)
         await asyncio.sleep(0.5)
+        try:
+            await self._ground.testify(self.name, self.folder)
+        except KafkaException as fault:
+            self.troubles.append(f"the broker tells nothing of its groups: {fault}")
 
     async def _end(self, keepers: list[asyncio.Task[None]]) -> None:
         self._over = True
@@ -356,6 +363,8 @@ class Run:
     async def judged(self) -> Verdict:
         """Have what all have left judged, now that nobody can add to it."""
         self.seen = await self._ground.settled(self.name)
+        if self._stands_still and self._ground.dropped(self.name):
+            raise Hangs(by_broker=True)
         diary, accepted = self._diary(), self._accepted()
         self.tally["kills"] = len(self._killed)
         self.tally["kills_in_flight"] = sum(_had_in_hand(pid, diary) for pid in self._killed)
