@@ -23,6 +23,8 @@ LEADER_S_MAX = 30.0
 #: Records handed on at once; the first is waited for, the others are those that are there.
 BURST = 1_000
 _WAIT_S = 0.1
+#: So many topics are asked about one by one; for more of them the brokers tell of all they have.
+ASKED_MAX = 8
 #: What the library fetches ahead, whatever the number of partitions.
 _AHEAD_KIB = 16_384
 
@@ -105,14 +107,18 @@ class Spans:
 
     def _begin(self, spans: list[Span]) -> None:
         self._ends = {(one.topic, one.partition): one.end for one in spans}
-        new = {one.topic for one in spans} - self._met
-        if new:  # where the partitions of one it has not met are, the library asks at its next full second
-            try:
-                self._consumer.list_topics(timeout=REQUEST_TIMEOUT_S)
-            except KafkaException as fault:
-                raise coded(fault, self._address) from fault
-            self._met |= new
+        self._meet({one.topic for one in spans} - self._met)
         self._consumer.assign([TopicPartition(one.topic, one.partition, one.start) for one in spans])
+
+    def _meet(self, topics: set[str]) -> None:
+        """Ask where partitions of new topics are: by itself the library does so at its next full second."""
+        asked: list[str | None] = [*topics] if len(topics) <= ASKED_MAX else [None]
+        try:
+            for topic in asked:
+                self._consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as fault:
+            raise coded(fault, self._address) from fault
+        self._met |= topics
 
     async def _bursts(self, silent_s_max: float) -> AsyncGenerator[list[Message]]:
         heard_ns = self._clock.boot_ns()
