@@ -32,10 +32,6 @@ CLIENT = "headrace"
 AHEAD_KIB = 16_384
 #: Bytes of one partition in an answer: all of them are to be worked, not one after the other.
 PARTITION_BYTES = 131_072
-#: A broker answers at the first record, and where there is none after so long.  Waiting for more of them
-#: saves requests, was worth nothing on two busy cores, and cost a third of the latency on two that are not
-#: (p95 at 500 events a second 38 ms with 16 KiB or 10 ms, 30 ms with the first record).
-ANSWER_MS = 10
 #: How long the thread may be away from the group (a rebalance reads ledgers): heartbeats go on meanwhile.
 AWAY_MS_MAX = 300_000
 #: The last positions of partitions are looked for in so many records of the ledger first.
@@ -118,7 +114,6 @@ class Poller:
             **reading(cluster, group),
             "queued.max.messages.kbytes": AHEAD_KIB,
             "max.partition.fetch.bytes": PARTITION_BYTES,
-            "fetch.wait.max.ms": ANSWER_MS,
             "max.poll.interval.ms": AWAY_MS_MAX,
             **(_BY_BROKER if cluster.by_broker else _classic(lease_ms)),
             "enable.partition.eof": allotted is not None,
