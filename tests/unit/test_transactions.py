@@ -52,6 +52,9 @@ class Refused:
     def begin_transaction(self) -> None:
         """Begin."""
 
+    def poll(self, _seconds: float) -> None:
+        """Nothing has come."""
+
     def produce(self, *_record: Any) -> None:
         """Take a record."""
 
@@ -63,6 +66,8 @@ class Refused:
     def abort_transaction(self, _seconds: float) -> None:
         """Abort, or not."""
         self.aborts += 1
+        if self.aborts > 1:
+            raise KafkaException(error(KafkaError._STATE))
         if self._abort is not None:
             raise KafkaException(self._abort)
 
@@ -97,6 +102,19 @@ def test_a_refused_commit_is_certain_only_when_the_abort_was_taken() -> None:
     late = error(KafkaError.INVALID_TXN_STATE, fatal=True)
     with pytest.raises(Unsure):
         commit(cast("Any", Refused(UNKNOWN, abort=late)))
+
+
+def test_after_an_abort_the_producer_goes_on() -> None:
+    """It is not aborted once more, which would be refused, and not made anew, which takes some requests."""
+    transactions = Transactions(CLUSTER, "test", SystemChance())
+    refused = Refused(UNKNOWN)
+    producer: Any = refused
+    transactions._producer = producer
+    with pytest.raises(errors.JournalError):
+        asyncio.run(transactions.commit([]))
+    transactions.close()
+    assert refused.aborts == 1
+    assert transactions._producer is producer
 
 
 def test_after_a_fatal_error_nobody_can_say() -> None:

@@ -16,7 +16,7 @@ from headrace import errors
 from headrace.codec.allotment import FORM, Allotment, read_allotment, write_allotment
 from headrace.journal.kafka.client import Doing, coded
 from headrace.journal.kafka.log import COMPACTED, Log
-from headrace.journal.kafka.produce import TRANSACTION_MS_MAX, Unsure, commit, settings_of
+from headrace.journal.kafka.produce import TRANSACTION_MS_MAX, Aborted, Unsure, commit, settings_of
 from headrace.journal.kafka.topics import LEDGER_BYTES_MAX, OWN
 
 #: A record of more would not be taken; with it intervals of some 700,000 stretches of history.
@@ -110,7 +110,7 @@ class Writer:
             error: KafkaError = fault.args[0]
             if error.code() in _QUICKER:
                 return False
-            if not error.fatal():
+            if not (error.fatal() or isinstance(fault, Aborted)):
                 with suppress(KafkaException):
                     producer.abort_transaction(TRANSACTION_MS_MAX / 1000)
             raise self._coded(fault) from fault

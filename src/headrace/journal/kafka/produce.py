@@ -137,11 +137,15 @@ class Unsure(Exception):
     """Whether a transaction has committed is not known: the ledger has to say."""
 
 
+class Aborted(KafkaException):
+    """A transaction has not committed, and was aborted: its producer can begin the next."""
+
+
 def commit(producer: Producer) -> None:
     """Commit the transaction of a producer.
 
-    Raises `KafkaException` when it has certainly not committed, and `Unsure` when nobody can say.  A broker
-    that answers with a fault of its own may have written the commit before: then it takes no abort.
+    Raises `Aborted` when it has certainly not committed, and `Unsure` when nobody can say.  A broker that
+    answers with a fault of its own may have written the commit before: then it takes no abort.
     """
     for _ in range(COMMIT_TRIES_MAX):
         try:
@@ -152,7 +156,7 @@ def commit(producer: Producer) -> None:
                 continue
             if error.fatal() or not _aborted(producer):
                 raise Unsure from fault
-            raise
+            raise Aborted(error) from fault
         else:
             return
     raise Unsure
@@ -204,7 +208,8 @@ class Transactions:
                     self._check(fence)
                     self._write(records, offsets, fence.metadata)
         except KafkaException as fault:
-            self._give_up(fatal=fault.args[0].fatal())
+            if not isinstance(fault, Aborted):
+                self._give_up(fatal=fault.args[0].fatal())
             topics = ", ".join(sorted({record.topic for record in records}))
             doing = Doing("write to", topics, self._name, f"{self._name}.*")
             raise coded(fault, self._cluster.address, doing) from fault
