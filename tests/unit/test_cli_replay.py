@@ -133,6 +133,8 @@ def test_results_go_into_the_live_topics_when_that_is_said(folder: Path) -> None
 
     assert again.code == Exit.DONE
     assert "there is nothing to do, into the live topics" in again.out
+    told = replay(folder, "--live", "--json").document
+    assert (told["handled"], told["left"], told["complete"]) == (0, 0, True), "for scripts it is as the first"
     assert "12 with another replay of this version" in again.out
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.codec.headers import Found, Record, read_record, write_head, write_stamp
-from headrace.event.envelope import Head, Stamp
+from headrace.codec.headers import Found, Record, _plain_trace, read_record, write_head, write_stamp
+from headrace.event.envelope import Head, Stamp, parse_traceparent
 from headrace.event.lineage import foreign_id, id_at
 
 TOPIC_ID = bytes(range(16))
@@ -148,6 +148,20 @@ def test_a_key_that_is_no_text_is_a_key_all_the_same() -> None:
 def test_a_trace_that_is_none_begins_anew() -> None:
     """W3C Trace Context: what cannot be read is ignored."""
     assert read(traceparent="00-zz", tracestate="a=1").head.tracestate == ""
+
+
+@given(
+    st.from_regex(r"0[01]-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", fullmatch=True),
+    st.lists(st.tuples(st.integers(0, 54), st.sampled_from("0aAfFg -_é")), max_size=3),
+)
+def test_the_quick_look_at_a_trace_sees_what_the_careful_one_does(text: str, changes: Any) -> None:
+    """Whatever stands in the place of a digit or a dash."""
+    for at, char in changes:
+        text = text[:at] + char + text[at + 1 :]
+    quick = _plain_trace(text.encode())
+    assert quick is None or quick == parse_traceparent(text)
+    if not changes and text[:2] == "00" and text[-2:] in {"00", "01"}:
+        assert quick == parse_traceparent(text)
 
 
 @pytest.mark.parametrize(

@@ -240,8 +240,11 @@ class _Run:
 
     def _tell_plan(self, order: Order, plan: ReplayPlan) -> None:
         """Print what would be done, or that there is nothing to do."""
+        from headrace.ports.replay import ReplayState
+
         if self._as_json:
-            put_json(_about(order, plan) | {"dry_run": self._dry_run})
+            done = {} if self._dry_run else _done(ReplayState(0, 0, 0, 0, 0, complete=True), resumed=False)
+            put_json(_about(order, plan) | {"dry_run": self._dry_run} | done)
             return
         what = "would be replayed" if self._dry_run else "to replay: there is nothing to do"
         put(f"{counted(plan.allotted, 'event')} {what}, {_where(order)}")
@@ -249,20 +252,8 @@ class _Run:
 
     def _tell_end(self, order: Order, begun: Replay, state: ReplayState) -> None:
         if self._as_json:
-            put_json(
-                _about(order, begun.plan)
-                | {
-                    "dry_run": False,
-                    "allotted": state.allotted,
-                    "handled": state.done,
-                    "emitted": state.emitted,
-                    "dead": state.dead,
-                    "expired": state.expired,
-                    "left": _left(state),
-                    "complete": state.complete,
-                    "resumed": begun.resumed,
-                }
-            )
+            done = _done(state, resumed=begun.resumed)
+            put_json(_about(order, begun.plan) | {"dry_run": False} | done)
             return
         expired = f" {state.expired:,} expired," if state.expired else ""
         put(
@@ -299,4 +290,17 @@ def _about(order: Order, plan: ReplayPlan) -> dict[str, Any]:
         "follow": order.follow,
         "allotted": plan.allotted,
         "skipped": dict(plan.skipped),
+    }
+
+
+def _done(state: ReplayState, *, resumed: bool) -> dict[str, Any]:
+    return {
+        "allotted": state.allotted,
+        "handled": state.done,
+        "emitted": state.emitted,
+        "dead": state.dead,
+        "expired": state.expired,
+        "left": _left(state),
+        "complete": state.complete,
+        "resumed": resumed,
     }

@@ -145,34 +145,34 @@ def read_record(record: Record, default: Stamp) -> Found:
 
 def _found(record: Record, given: dict[str, bytes], default: Stamp) -> Found:
     """Hot path: what is as we write it is read by position, all else by `_Reader`, which names faults."""
-    get, reader = given.get, _Reader(given)
-    schema = get("ce_schemaversion")
+    get = given.get
+    foreign = "ce_schemaversion" not in given
     stamp = _stamp(tuple(map(get, _STAMPED)), default)
-    event_id = _plain_id(get("ce_id")) or _event_id(reader, record, stamp.source)
-    trace = parse_traceparent(reader.text("traceparent"), reader.text("tracestate"))
-    if trace is None:  # an event without a trace begins one that every reader finds alike
-        trace = Trace(event_id, event_id[8:], 0)
-    cause, root, hashed = get("ce_parentids"), get("ce_causalityid"), get("ce_inputhash")
+    event_id = _plain_id(get("ce_id")) or _event_id(_Reader(given), record, stamp.source)
+    trace = None if "tracestate" in given else _plain_trace(get("traceparent"))
+    if trace is None:
+        trace = _trace(_Reader(given)) or Trace(event_id, event_id[8:], 0)  # without one it begins one
+    cause, root, depth = get("ce_parentids"), get("ce_causalityid"), _DEPTHS.get(get("ce_depth"))
     parent = _plain_id(cause)
     # By position, in the order of `Head`: names cost as much again.
     head = Head(
         0,
-        (parent,) if parent else _parents(reader) if cause else (),
-        (_plain_id(root) or reader.id("ce_causalityid")) if root else b"",
+        (parent,) if parent else _parents(_Reader(given)) if cause else (),
+        (_plain_id(root) or _Reader(given).id("ce_causalityid")) if root else b"",
         trace.trace,
         trace.span,
         trace.flags,
-        reader.hash("ce_inputhash") if hashed else b"",
-        _plain_time(get("ce_time")) or reader.time("ce_time", record.time_ms * 1000),
-        reader.text("ce_principal") or f"kafka:{record.topic}",
+        _Reader(given).hash("ce_inputhash") if "ce_inputhash" in given else b"",
+        _plain_time(get("ce_time")) or _Reader(given).time("ce_time", record.time_ms * 1000),
+        _principal(get("ce_principal")) or f"kafka:{record.topic}",
         _key(record.key),
-        reader.fraction("ce_confidence") if "ce_confidence" in given else None,
-        reader.number("ce_lane", None) if "ce_lane" in given else None,
+        _Reader(given).fraction("ce_confidence") if "ce_confidence" in given else None,
+        _Reader(given).number("ce_lane", None) if "ce_lane" in given else None,
         trace.state,
-        None if given.keys() <= _OWN else _user_headers(given),
+        None if _OWN.issuperset(given) else _user_headers(given),
     )
-    foreign = schema is None
-    depth = reader.number("ce_depth", 0) or 0
+    if depth is None:
+        depth = _Reader(given).number("ce_depth", 0) or 0
     return Found(event_id, depth, head, stamp, _body(record.value, foreign=foreign), foreign)
 
 
@@ -191,9 +191,14 @@ def _stamp(values: tuple[bytes | None, ...], default: Stamp) -> Stamp:
     )
 
 
-#: An id and a time as text, and the bytes that stand in them.
-_ID_CHARS, _TIME_CHARS = 36, 27
+#: An id, a time and a trace context as text, and the bytes that stand in them.
+_ID_CHARS, _TIME_CHARS, _TRACE_CHARS = 36, 27, 55
 _DASH, _DOT, _ZULU = b"-.Z"
+#: A trace id and a span id.
+_TRACE_BYTES = 16 + 8
+#: Numbers as we write them, ready made: depths, and the flags of a trace.
+_DEPTHS: dict[bytes | None, int] = {b"%d" % depth: depth for depth in range(64)}
+_FLAGS = {b"00": 0, b"01": 1}
 
 
 def _plain_id(raw: bytes | None) -> bytes | None:
@@ -221,6 +226,30 @@ def _seconds(raw: bytes) -> int | None:
     found = _RFC3339.fullmatch(raw.decode(errors="replace") + "Z")
     moment = None if found is None else _moment(found[1], found[3])
     return None if moment is None else (moment - _EPOCH) // timedelta(seconds=1)
+
+
+def _plain_trace(raw: bytes | None) -> Trace | None:
+    """Return a trace context of version 00 in the usual form; ``None`` for all else."""
+    if raw is None or len(raw) != _TRACE_CHARS or raw[:3] != b"00-" or not raw[35] == raw[52] == _DASH:
+        return None
+    flags, digits = _FLAGS.get(raw[53:]), raw[3:35] + raw[36:52]
+    if flags is None or digits != digits.lower():
+        return None
+    try:
+        found = bytes.fromhex(digits.decode())
+    except ValueError:
+        return None
+    trace, span = found[:16], found[16:]
+    return Trace(trace, span, flags) if len(found) == _TRACE_BYTES and any(trace) and any(span) else None
+
+
+def _trace(reader: _Reader) -> Trace | None:
+    return parse_traceparent(reader.text("traceparent"), reader.text("tracestate"))
+
+
+@lru_cache(maxsize=1_024)
+def _principal(raw: bytes | None) -> str:
+    return _Reader({"ce_principal": raw}).text("ce_principal") if raw else ""
 
 
 def _parents(reader: _Reader) -> tuple[bytes, ...]:
