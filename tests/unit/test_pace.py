@@ -72,6 +72,18 @@ async def handled_in(one: Pace, clock: ManualClock, seconds: float, batch_s: flo
     return count
 
 
+async def beside_live() -> tuple[Pace, Endless, ManualClock]:
+    """Return a pace that has seen that somebody is at work live."""
+    one, endless, clock = pace()
+    for endless.taken in (0, 7):
+        batch = await one.take(1, VERSION)
+        assert batch is not None
+        await one.settle([(batch, Outcome(done=batch.rows))])
+    clock.advance(0.3)
+    endless.asked.clear()
+    return one, endless, clock
+
+
 @pytest.mark.parametrize("rate", [5.0, 50.0, 2_000.0])
 def test_a_rate_is_kept(rate: float) -> None:
     """Over ten seconds, and in batches of no more than a tenth of a second's worth."""
@@ -94,11 +106,7 @@ def test_beside_live_work_it_rests_after_each_batch() -> None:
     """Its share is a twentieth of the time; handlers that take long are rested from for a bounded time."""
 
     async def busy(batch_s: float) -> tuple[int, list[int]]:
-        one, endless, clock = pace()
-        await one.take(1, VERSION)
-        endless.taken = 7  # somebody is at work
-        await one.take(1, VERSION)
-        endless.asked.clear()
+        one, endless, clock = await beside_live()
         counted = 0
         for _ in range(100):
             endless.taken += 1
@@ -110,6 +118,26 @@ def test_beside_live_work_it_rests_after_each_batch() -> None:
     assert count / BATCH_BESIDE_LIVE_MAX <= 1.2 * 10 / (0.01 * (1 + REST_TIMES))
     count, asked = asyncio.run(busy(1.0))
     assert count >= BATCH_BESIDE_LIVE_MAX * 100 * 0.1 / (1.0 + REST_MS_MAX / 1000)
+
+
+def test_beside_live_work_one_batch_is_in_hand() -> None:
+    """Else they would follow on each other without a rest; handlers that wait for seconds get more to do."""
+
+    async def in_hand() -> tuple[bool, bool, bool]:
+        one, endless, clock = await beside_live()
+        batch = await one.take(8, VERSION)
+        assert batch is not None
+        second = await one.take(8, VERSION)
+        assert not one.more()
+        await one.settle([(batch, Outcome(done=batch.rows))])
+        looks_again = one.more()
+        clock.advance(0.3)
+        await one.take(8, VERSION)
+        endless.taken += 1
+        clock.advance(REST_MS_MAX / 1000)
+        return second is not None, looks_again, await one.take(8, VERSION) is not None
+
+    assert asyncio.run(in_hand()) == (False, True, True)
 
 
 def test_what_is_in_hand_live_goes_first_for_a_while() -> None:

@@ -17,9 +17,10 @@ from headrace.runtime.worker import Worker
 
 #: Events claimed at once: a commit of more would keep the writers of live work waiting.
 BATCH_MAX = 64
-#: Live handlers that have taken something within this time are at work: then less is claimed at once.
+#: Beside live work, where less is claimed at once.
+BATCH_BESIDE_LIVE_MAX = 32
+#: Live handlers that have taken something within this time are at work.
 LIVE_MS = 1_000.0
-BATCH_BESIDE_LIVE_MAX = 16
 #: Where a claim is no part of a commit, nobody waits for it: what a transaction costs is shared by more.
 BATCH_APART_MAX, BATCH_APART_BESIDE_LIVE_MAX = 256, 128
 #: Beside them a replay rests after each batch, so many times as long as it took: a twentieth of the time is
@@ -89,9 +90,15 @@ class Pace:
             # What it had taken before this process came says nothing of now.
             self._live_ns = now if self._live_taken >= 0 else 0
             self._live_taken = taken
+        if running:
+            self._live_ns = now
+        left_s = (self._began_ns - now) / 1e9 + REST_MS_MAX / 1000
+        if self._aloft and left_s > 0 and self._beside_live():
+            # One batch at a time, or they would follow on each other without a rest between; but those of
+            # handlers that wait for seconds burden nobody.
+            return left_s
         if not running:
             return 0.0
-        self._live_ns = now
         self._yields_ns = self._yields_ns or now
         return YIELD_LOOK_MS / 1000 if now - self._yields_ns < YIELD_MS_MAX * 1e6 else 0.0
 
@@ -99,6 +106,7 @@ class Pace:
         """Commit outcomes; the next batch is claimed by itself, when its time has come."""
         del limit
         settled = await self._consumer.settle(parts)
+        self._pause_s = 0.0  # it was until the end of the batch
         self._aloft -= sum(len(outcome) for _, outcome in parts)
         now = self._clock.boot_ns()
         if self._beside_live():
