@@ -24,7 +24,8 @@ from pydantic import BaseModel
 from headrace import App, Event
 from headrace.demo.messages import messages
 from headrace.ports import Batch, Outcome
-from headrace.runtime.server import CLAIM_MAX, Server
+from headrace.runtime.server import Server
+from headrace.runtime.window import CLAIM_MAX
 from headrace.settings import Settings
 
 TARGETS = {"ratio": "<= 2.0", "ratio_suspending": "<= 3.0", "ratio_suspending_alike": "<= 3.0"}

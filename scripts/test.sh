@@ -19,13 +19,15 @@ run() { # name, what pytest is to run
 }
 
 both() { # name; what is to run stands in `first` and `second`, halves of about the same length
-    run "$1-2" "${second[@]}" >"$logs/$1-2.log" 2>&1 &
-    local beside=$!
-    # shellcheck disable=SC2064 # the process of now
-    trap "kill -- -$beside 2>/dev/null" EXIT
-    run "$1-1" "${first[@]}" || status=1
-    wait "$beside" || status=1
-    trap - EXIT
+    run "$1-1" "${first[@]}" </dev/null &
+    local one=$!
+    run "$1-2" "${second[@]}" </dev/null >"$logs/$1-2.log" 2>&1 &
+    local two=$!
+    # shellcheck disable=SC2064 # the processes of now
+    trap "kill -INT -- -$one -$two 2>/dev/null; wait; exit 130" INT TERM
+    wait "$one" || status=1
+    wait "$two" || status=1
+    trap - INT TERM
     cat "$logs/$1-2.log"
 }
 

@@ -128,7 +128,7 @@ def carried_out(options: argparse.Namespace, name: str, files: str, run: Callabl
     else:
         for figure, value in result.items():
             print(f"{figure:>20}  {value}")
-    if campaign.failed or options.keep:
+    if any(folder.glob("run-*")):
         print(f"{files} are in {folder}", file=sys.stderr)
     else:
         shutil.rmtree(folder)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from _chaos_judge import Seen
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from tests.services.kafka import Broker, Node
 from tests.services.postgres import Postgres
@@ -32,15 +32,6 @@ DROPPED = "Couldn't find leader endpoint"
 LOG_LINES_MAX = 20_000
 #: With KIP-848 sessions are the broker's: `SMALL_AND_QUICK`.
 SESSION_MS_BY_BROKER = 3_000
-
-
-class Hangs(Exception):
-    """A transaction does not end."""
-
-    def __init__(self, *, by_broker: bool) -> None:
-        super().__init__("a transaction does not end")
-        #: Does the broker say that it has dropped the end?
-        self.by_broker = by_broker
 
 
 class Ground:
@@ -116,35 +107,71 @@ class Ground:
         """Read the topics of a run as anybody would."""
         return Seen(*[await self._read(f"{name}-{topic}") for topic in TOPICS])
 
-    async def settled(self, name: str) -> Seen:
+    async def settled(self, name: str) -> tuple[Seen, bool]:
         """Read them once no transaction is under way any more: what dead processes left open has ended.
 
-        Raises `Hangs` when one does not.
+        Says as well whether that is so; one that does not end is waited for for a bounded time.
         """
         end = time.monotonic() + UNDER_WAY_S_MAX
         for topic in TOPICS:
-            while await self._is_under_way(f"{name}-{topic}"):
+            while ends := await self._is_under_way(f"{name}-{topic}"):
                 if time.monotonic() > end:
-                    raise Hangs(by_broker=self.dropped(name))
+                    break
                 await asyncio.sleep(LOOK_S)
-        return await self.seen(name)
+            if ends:
+                return await self.seen(name), False
+        return await self.seen(name), True
 
-    def dropped(self, name: str) -> bool:
-        """Return whether the broker says that it has dropped the end of a transaction of a run.
+    async def hung(self, name: str) -> bool:
+        """Return whether a transaction of a run stands open whose end the broker says that it has dropped.
 
         It may be that of a ledger or of a group's offsets: the topics do not show it, and all stand still.
         """
-        return any(DROPPED in line and name in line for line in self._log())
+        if not any(DROPPED in line and name in line for line in self._log()):
+            return False
+        async with self._broker_turn:
+            topics = await asyncio.to_thread(self._topics, name)
+        for topic in topics:
+            if await self._is_under_way(topic):
+                return True
+        async with self._broker_turn:
+            return await asyncio.to_thread(self._has_unstable_offsets, name)
+
+    def _topics(self, name: str) -> list[str]:
+        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
+        mine = (f"{name}-", f"headrace.{name}.")
+        return [one for one in admin.list_topics(timeout=10).topics if one.startswith(mine)]
+
+    def _has_unstable_offsets(self, name: str) -> bool:
+        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
+        for group in self._group_names(admin, name):
+            asked = [ConsumerGroupTopicPartitions(group)]
+            (answer,) = admin.list_consumer_group_offsets(asked, require_stable=True).values()
+            try:
+                found = answer.result(10)
+            except KafkaException as fault:
+                if fault.args[0].code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
+                    return True
+                raise
+            if any(
+                one.error and one.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT
+                for one in found.topic_partitions
+            ):
+                return True
+        return False
+
+    def _group_names(self, admin: AdminClient, name: str) -> list[str]:
+        listed = admin.list_consumer_groups().result(10).valid
+        return [one.group_id for one in listed if one.group_id.startswith(f"headrace.{name}.")]
 
     async def clear(self, name: str) -> None:
         """Delete the topics of a run that is over: a broker that starts again looks through all there are."""
         with suppress(KafkaException):
             async with self._broker_turn:
-                await asyncio.to_thread(self._delete, (f"{name}-", f"headrace.{name}."))
+                await asyncio.to_thread(self._delete, name)
 
-    def _delete(self, beginnings: tuple[str, ...]) -> None:
-        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
-        topics = [one for one in admin.list_topics(timeout=10).topics if one.startswith(beginnings)]
+    def _delete(self, name: str) -> None:
+        admin, topics = AdminClient({"bootstrap.servers": self._broker.bootstrap}), self._topics(name)
         for answer in admin.delete_topics(topics).values() if topics else ():
             answer.result(10)
 
@@ -168,13 +195,16 @@ class Ground:
     async def testify(self, name: str, folder: Path) -> None:
         """Write down what the broker knows of the groups of a run that stands still, and what it has said."""
         (folder / "broker.log").write_text("\n".join(self._log()[-LOG_LINES_MAX:]), "utf-8")
-        (folder / "groups.txt").write_text("\n".join(await asyncio.to_thread(self._groups, name)), "utf-8")
+        try:
+            async with self._broker_turn:
+                told = await asyncio.to_thread(self._groups, name)
+        except (KafkaException, TimeoutError) as fault:
+            told = [f"the broker tells nothing of them: {fault}"]
+        (folder / "groups.txt").write_text("\n".join(told), "utf-8")
 
     def _groups(self, name: str) -> list[str]:
         admin = AdminClient({"bootstrap.servers": self._broker.bootstrap})
-        listed = admin.list_consumer_groups().result(10).valid
-        groups = [one.group_id for one in listed if one.group_id.startswith(f"headrace.{name}.")]
-        found: list[str] = []
+        groups, found = self._group_names(admin, name), list[str]()
         for group, answer in (admin.describe_consumer_groups(groups) if groups else {}).items():
             told = answer.result(10)
             found.append(f"{group}: {told.state}, coordinator {told.coordinator}")

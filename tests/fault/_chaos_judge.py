@@ -57,6 +57,11 @@ class Verdict:
         self.counts[fault] += times
         self.notes.append(f"{fault}: {what}")
 
+    def without(self, fault: str) -> Verdict:
+        """Return what is left where one fault has a cause that is not ours."""
+        counts = Counter({name: count for name, count in self.counts.items() if name != fault})
+        return Verdict(counts, [note for note in self.notes if not note.startswith(f"{fault}:")])
+
 
 def numbers(records: Iterable[Record]) -> list[int]:
     """Return the numbers of events."""

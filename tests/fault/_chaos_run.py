@@ -13,14 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _chaos_ground import SESSION_MS_BY_BROKER, Ground, Hangs
+from _chaos_ground import SESSION_MS_BY_BROKER, Ground
 from _chaos_judge import Seen, Verdict, judge, numbers
 from _chaos_plan import Plan
 from _chaos_worker import DOOMED_EVERY
 from _spawner import UNLOADABLE, UNREACHABLE, Child, Spawner, last_words
 from _spawner import until as until_soon
 from _weights import plus
-from confluent_kafka import KafkaException
 
 LEASE_MS = 2_000
 #: Most looks read the diary.
@@ -66,7 +65,9 @@ class Run:
         self._over = False
         self._file_is_broken = False
         self._unlucky: set[Child] = set()  # may have started with the file while it was broken
-        self._stands_still = False
+        #: That nothing came any more, in words; and whether that was the broker's doing.
+        self._silence = ""
+        self.hung = False
         self._amount = 1.0
         self._killed: list[int] = []
         self.hits: Counter[str] = Counter()
@@ -325,7 +326,9 @@ class Run:
             if sum(map(len, seen)) > came:
                 came, settled, since = sum(map(len, seen)), False, time.monotonic()
             silent_s = time.monotonic() - since
-            if silent_s > patience_s or len(self.troubles) > BROKEN_MAX:
+            if len(self.troubles) > BROKEN_MAX:
+                return
+            if silent_s > patience_s:
                 await self._give_up(seen)
                 return
             if silent_s > patience_s / 4 and not settled:
@@ -336,15 +339,11 @@ class Run:
     async def _give_up(self, seen: Seen) -> None:
         """Tell what is missing, and have the workers tell what they wait for."""
         told = f"asked {len(set(numbers(seen.asked)))}, weighed {len(seen.weighed)}, filed {len(seen.filed)}"
-        self.troubles.append(f"nothing new, and not finished: {told}")
-        self._stands_still = True
+        self._silence = f"nothing new, and not finished: {told}"
         for child in self._living.values():
             child.send(signal.SIGUSR1)
         await asyncio.sleep(0.5)
-        try:
-            await self._ground.testify(self.name, self.folder)
-        except KafkaException as fault:
-            self.troubles.append(f"the broker tells nothing of its groups: {fault}")
+        await self._ground.testify(self.name, self.folder)
 
     async def _end(self, keepers: list[asyncio.Task[None]]) -> None:
         self._over = True
@@ -361,10 +360,15 @@ class Run:
         await asyncio.gather(*keepers)
 
     async def judged(self) -> Verdict:
-        """Have what all have left judged, now that nobody can add to it."""
-        self.seen = await self._ground.settled(self.name)
-        if self._stands_still and self._ground.dropped(self.name):
-            raise Hangs(by_broker=True)
+        """Have what all have left judged, now that nobody can add to it.
+
+        Where the broker hides what stands behind a transaction that it cannot end, nothing else is excused.
+        """
+        self.seen, ended = await self._ground.settled(self.name)
+        self.hung = bool(self._silence or not ended) and await self._ground.hung(self.name)
+        if not self.hung:
+            self.troubles += [self._silence] if self._silence else []
+            self.troubles += [] if ended else ["a transaction does not end"]
         diary, accepted = self._diary(), self._accepted()
         self.tally["kills"] = len(self._killed)
         self.tally["kills_in_flight"] = sum(_had_in_hand(pid, diary) for pid in self._killed)
@@ -372,7 +376,8 @@ class Run:
         self.tally["published"] = len(accepted)
         self.tally["copies"] = len(self.seen.asked) - len(set(numbers(self.seen.asked)))
         self.tally["calls"] = sum(note.what == "+" for note in diary)
-        return judge(accepted, self.seen)
+        verdict = judge(accepted, self.seen)
+        return verdict.without("lost") if self.hung else verdict
 
 
 def _finished(accepted: set[int], seen: Seen) -> bool:

@@ -28,17 +28,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from _campaign import carried_out, options_of
-from _chaos_ground import Ground, Hangs, ground
-from _chaos_judge import FAULTS, Verdict
+from _chaos_ground import Ground, ground
+from _chaos_judge import FAULTS
 from _chaos_plan import draw
 from _chaos_run import Run
 from _spawner import Spawner
 
 #: Runs at the same time: most of a run is waiting for sessions to run out.
 LANES = 2
-#: Runs that a lone broker may leave with a transaction that never ends (see `_chaos_ground.DROPPED`): as many
-#: others take their place; beyond it such a run is a fault.
-HUNG_MAX = 5
+#: One in so many runs a lone broker may leave with a transaction that never ends (`_chaos_ground.DROPPED`):
+#: another takes its place, and what is hidden there is not lost; beyond it such a run is a fault.
+HUNG_IN = 12
 #: A decision about a dead letter is no part of these runs.
 LEFT_OUT = ("decide.noted",)
 
@@ -83,15 +83,13 @@ class Campaign:
             run = Run(plan, spawner, services, folder, self._options.sabotage)
             began = time.monotonic()
             await run.carry_out()
-            try:
-                verdict = await run.judged()
-            except Hangs as fault:
-                if fault.by_broker and self.sums["hung_by_broker"] < HUNG_MAX:
-                    self.sums["hung_by_broker"] += 1
+            verdict = await run.judged()
+            if run.hung:
+                self.sums["hung_by_broker"] += 1
+                if self.sums["hung_by_broker"] > max(1, self._options.runs // HUNG_IN):
+                    run.troubles.append("too many runs that the broker has hung")
+                else:
                     self._left += 1  # another in its place
-                    continue
-                run.troubles.append(str(fault))
-                verdict = Verdict()
             self._note(run, dict(verdict.counts), verdict.notes, time.monotonic() - began)
             await services.clear(run.name)
 
@@ -99,18 +97,19 @@ class Campaign:
         self.hits.update(run.hits)
         self.sums.update(run.tally)
         self.sums.update(found)
-        self.sums["runs"] += 1
         bad = bool(found or run.troubles)
+        self.sums["runs"] += bad or not run.hung
         self.failed += bad
-        if self._options.verbose or bad:
+        if self._options.verbose or bad or run.hung:
             told = ", ".join(f"{count} {fault}" for fault, count in found.items()) or "sound"
+            told += ", hung by the broker" if run.hung else ""
             print(
                 f"run {run.plan.number}: {told} ({seconds:.1f} s) {dict(run.tally)} {run.plan}",
                 file=sys.stderr,
             )
             for note in [*run.troubles, *notes[:12]]:
                 print(f"  {note[:1_600]}", file=sys.stderr, flush=True)
-        if not (bad or self._options.keep):
+        if not (bad or run.hung or self._options.keep):
             shutil.rmtree(run.folder)
 
     def result(self, seconds: float) -> dict[str, Any]:

@@ -97,7 +97,9 @@ class Handover:
                     await asyncio.sleep(1)
         finally:
             await self._end()
-        self.seen = await self._services.settled(NAME)
+        self.seen, ended = await self._services.settled(NAME)
+        if not ended:
+            raise TimeoutError("a transaction does not end")
 
     async def _hand_over(self) -> None:
         """Put new weights in place, and kill who has answered with them first."""

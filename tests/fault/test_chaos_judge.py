@@ -98,3 +98,15 @@ def test_an_order_is_that_of_first_places() -> None:
     topics["asked"][:8] = [second, *topics["asked"][1:7], first, second]
 
     assert judge(range(EVENTS), Seen(**topics)).counts["reordered"] > 0
+
+
+def test_what_a_broker_hides_excuses_nothing_else() -> None:
+    """Where the end of a transaction was dropped events are missing; a second result is a fault still."""
+    topics = sound()
+    topics["filed"] = [topics["filed"][0], *topics["filed"][:40]]
+
+    found = judge(range(EVENTS), Seen(**topics))
+
+    assert found.counts["lost"] > 0
+    assert found.without("lost").counts == {"doubled": 1}
+    assert all(note.startswith("doubled") for note in found.without("lost").notes)

@@ -20,6 +20,7 @@ def test_nothing_is_lost_doubled_reordered_or_handled_by_two_versions(tmp_path: 
     assert code == 0, said
     assert {fault: result[fault] for fault in FAULTS} == dict.fromkeys(FAULTS, 0)
     assert result["runs"] == RUNS
+    assert result["hung_by_broker"] <= max(1, RUNS // 12)
     assert result["kills_in_flight"] >= 0.5 * result["kills"] > 0
     assert result["copies"] > 0
 

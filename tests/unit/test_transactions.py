@@ -13,9 +13,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from headrace import errors
 from headrace.codec.allotment import Allotment
 from headrace.journal.kafka import produce
-from headrace.journal.kafka.allotter import Writer
+from headrace.journal.kafka.allotter import Quicker, Writer
 from headrace.journal.kafka.client import cluster_of
-from headrace.journal.kafka.produce import COMMIT_TRIES_MAX, Transactions, Unsure, commit
+from headrace.journal.kafka.produce import COMMIT_TRIES_MAX, Aborted, Transactions, Unsure, commit
 from headrace.ports import NoFaults
 from headrace.world import SystemChance
 
@@ -96,7 +96,7 @@ def test_a_commit_that_is_not_heard_of_is_asked_about_again() -> None:
 def test_a_refused_commit_is_certain_only_when_the_abort_was_taken() -> None:
     """A broker that fails inside may have written the commit: only an abort that it takes says it has not."""
     taken = Refused(UNKNOWN)
-    with pytest.raises(KafkaException):
+    with pytest.raises(Aborted):
         commit(cast("Any", taken))
     assert taken.aborts == 1
     late = error(KafkaError.INVALID_TXN_STATE, fatal=True)
@@ -117,6 +117,29 @@ def test_after_an_abort_the_producer_goes_on() -> None:
     assert transactions._producer is producer
 
 
+def test_whoever_is_unsure_begins_with_a_new_producer() -> None:
+    """The library takes no call of the old one any more, or has lost count."""
+    transactions = Transactions(CLUSTER, "test", SystemChance())
+    transactions._producer = cast("Any", Refused(*[UNHEARD] * COMMIT_TRIES_MAX))
+    with pytest.raises(Unsure):
+        asyncio.run(transactions.commit([]))
+    transactions.close()
+    assert transactions._producer is None
+
+
+def test_missing_rights_are_no_rival() -> None:
+    """Whoever may not write an allotment is told so, not that others were quicker."""
+    writer = Writer(
+        log=cast("Any", SimpleNamespace(faults=NoFaults(), cluster=CLUSTER, address="")), topic="t"
+    )
+    refused = error(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, fatal=True)
+    writer._producer = cast("Any", Refused(refused))
+    with pytest.raises(Quicker) as quicker:
+        asyncio.run(writer.write(ALLOTMENT))
+    assert isinstance(quicker.value.error, errors.JournalDenied)
+    assert not quicker.value.sure
+
+
 def test_after_a_fatal_error_nobody_can_say() -> None:
     """The library takes no call any more."""
     fatal = Refused(error(KafkaError._FENCED, fatal=True))
@@ -125,12 +148,16 @@ def test_after_a_fatal_error_nobody_can_say() -> None:
     assert fatal.aborts == 0
 
 
-@pytest.mark.parametrize("code", [KafkaError._FENCED, KafkaError.UNKNOWN])
-def test_two_who_allot_at_once_begin_anew(code: int) -> None:
+@pytest.mark.parametrize(("code", "fenced"), [(KafkaError._FENCED, True), (KafkaError.UNKNOWN, False)])
+def test_two_who_allot_at_once_begin_anew(code: int, fenced: bool) -> None:
     """Whatever the broker calls it that another has begun: nothing is written, and the topic has to say."""
-    writer = Writer(log=cast("Any", SimpleNamespace(faults=NoFaults(), cluster=CLUSTER)), topic="t")
-    writer._producer = cast("Any", Refused(error(code, txn_requires_abort=True)))
-    assert not asyncio.run(writer.write(ALLOTMENT))
+    writer = Writer(
+        log=cast("Any", SimpleNamespace(faults=NoFaults(), cluster=CLUSTER, address="")), topic="t"
+    )
+    writer._producer = cast("Any", Refused(error(code, fatal=fenced, txn_requires_abort=not fenced)))
+    with pytest.raises(Quicker) as quicker:
+        asyncio.run(writer.write(ALLOTMENT))
+    assert quicker.value.sure == fenced, "what a broker does not know, the topic has to say"
 
 
 def test_offsets_that_are_never_sent_are_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 
 from headrace import errors
 from headrace.event.lineage import text_of
 from headrace.gate.rate import Rate
-from headrace.ports import (
-    Batch,
-    Clock,
-    Consumer,
-    ServerState,
-    Settled,
-)
+from headrace.ports import Batch, Clock, Consumer, ServerState, Settled
 from headrace.runtime.deadline import DeadlineWatch
 from headrace.runtime.flight import Flight, Landing
 from headrace.runtime.handlers import Handler
 from headrace.runtime.pipeline import Pipeline
 from headrace.runtime.rhythm import OUTAGE_S_MAX, OUTAGE_S_MIN, PARTING_S_MAX, Rhythm, insist, rest
 from headrace.runtime.serving import RELOAD_LOOK_MS, Serving, Shared, Versions
+from headrace.runtime.window import LITTLE, Window
 
 _log = logging.getLogger("headrace.worker")
 
-#: Events claimed at once by a handler that keeps up; it halves when a batch is not done in time.
-CLAIM_MAX = 512
-#: Events in hand of one handler, when most of them stand in line behind few keys.
-ALOFT_MAX = 4 * CLAIM_MAX
 #: How often a server with much in flight looks whether what has ended may be committed.
 PACE_MS = 1.0
 #: So long a small batch is waited for, where claims are made apart: most models have answered by then.
@@ -66,7 +59,9 @@ class Server:
         self._flights: list[Flight] = []
         self._settle_after_ms = consumer.settle_after_ms
         self._claimed: deque[tuple[Batch, Serving]] = deque()
-        self._window = CLAIM_MAX
+        #: An outcome that is being written while the next events are claimed and handled.
+        self._writing: asyncio.Task[None] | None = None
+        self._window = Window(handler.concurrency, apart=consumer.claims_apart)
         self._stopping = False
         self._found = False  # did the last look find events?
         self._launched_ns = 0  # when the last batch began
@@ -115,12 +110,14 @@ class Server:
     async def step(self) -> bool:
         """Do what can be done now; returns whether anything was."""
         await self._keep_house()
-        crowded = 2 * self._aloft() > self._bound()
+        crowded = 2 * self._aloft() > self._window.bound
         progressed = await self._launch()
         if self.consumer.claims_apart:
             progressed |= await self._claim(crowded=crowded)
-        # With much in flight, batches that end one after the other share a transaction, and with it a flush.
-        if not self._soon_s() and (not crowded or self._rhythm.every("settle", self._settle_after_ms)):
+        # With much in flight, batches that end one after the other share a transaction, and with it a flush;
+        # where claims are apart they share the one that comes after the one under way.
+        hurries = not crowded or self.consumer.claims_apart
+        if not self._soon_s() and (hurries or self._rhythm.every("settle", self._settle_after_ms)):
             progressed |= await self._land_ripe()
         if not self.consumer.claims_apart:
             progressed |= await self._claim(crowded=crowded)
@@ -148,13 +145,13 @@ class Server:
         Only where claims have no part in the transaction of an outcome: with much in hand the next batch is
         claimed before, so that handlers have something to do meanwhile.
         """
-        little = self.consumer.claims_apart and self._aloft() <= CLAIM_MAX // 4
+        little = self.consumer.claims_apart and self._aloft() <= LITTLE and self._writing is None
         return little and (self._soon_s() > 0 or any(self._ripe(flight) for flight in self._flights))
 
     def _soon_s(self) -> float:
         """Return how long a small batch that has just begun is waited for, to be written with the others."""
         last = self._flights[-1] if self._flights and self.consumer.claims_apart else None
-        if last is None or not last.left or len(last.batch.rows) > CLAIM_MAX // 4:
+        if last is None or not last.left or len(last.batch.rows) > LITTLE:
             return 0.0
         return max(0.0, SOON_MS / 1e3 - (self._clock.boot_ns() - self._launched_ns) / 1e9)
 
@@ -212,7 +209,7 @@ class Server:
         patience = max(0.001, self._rhythm.wait_s(IDLE_S))
         for wait_s in (self._limited_s(), self._soon_s()):
             patience = min(patience, wait_s or patience)
-        if len(self._flights) > 1 and any(not flight.left for flight in self._flights):
+        if len(self._flights) > 1 and self._writing is None and any(not one.left for one in self._flights):
             patience = min(patience, PACE_MS / 1000)
         if self._flights or self._claimed:
             patience = min(patience, self._settle_after_ms / 1000)
@@ -222,15 +219,14 @@ class Server:
 
     # --- take ---------------------------------------------------------------------------------
 
-    def _bound(self) -> int:
-        """Return how many events may be in hand: one batch more where the next is claimed ahead."""
-        return self._window * (1 + self.consumer.claims_apart)
-
     def _room(self) -> int:
-        free = self._free()
-        if not self._rate.limited:
-            return free
-        return min(free, self._rate.room(self._clock.boot_ns(), self._aloft()))
+        if self.pipeline.abandoned >= self._concurrency:
+            return 0  # as many handlers hang as may run: taking more would only pile up threads
+        aloft = self._aloft()
+        # What is handled, and waits until what was before it is written, is in hand as well.
+        waits = 0 if self._writing is None else sum(flight.finished() for flight in self._flights)
+        free = self._window.free(aloft + waits, hungry=self.pipeline.hungry)
+        return min(free, self._rate.room(self._clock.boot_ns(), aloft)) if self._rate.limited else free
 
     def _limited_s(self) -> float:
         """Return how long until its rate lets the handler have what is there; 0: nothing waits for that."""
@@ -241,15 +237,6 @@ class Server:
         """Return when there is something to do although nothing happens, on the boot clock."""
         limited_s = self._limited_s()
         return self._clock.boot_ns() + int(limited_s * 1e9) if limited_s else self.consumer.next_due_ns()
-
-    def _free(self) -> int:
-        if self.pipeline.abandoned >= self._concurrency:
-            return 0  # as many handlers hang as may run: taking more would only pile up threads
-        aloft = self._aloft()
-        if aloft < self._bound():
-            return min(CLAIM_MAX, self._bound() - aloft)
-        # A few keys have long lines, and nobody stands in the others: look for other keys.
-        return self._window if aloft < ALOFT_MAX and self.pipeline.hungry() else 0
 
     async def _take(self) -> bool:
         serving = self.versions.serving
@@ -293,13 +280,28 @@ class Server:
 
     async def _land_ripe(self) -> bool:
         """Commit what is ready, oldest batch first: of two events of a key the later is never the first."""
+        if self._writing is not None and not self._writing.done():
+            return False
+        await self._written()
         ripe = [at for at, flight in enumerate(self._flights) if self._ripe(flight)]
         if not ripe:
             return False
         # Whoever is before a ripe one is asked too, all at one moment: threads go on while we look.
         landings = self.pipeline.collect(self._flights[: ripe[-1] + 1])
-        await self._land([one for at, one in enumerate(landings) if at in ripe or one.outcome])
+        landings = [one for at, one in enumerate(landings) if at in ripe or one.outcome]
+        if not self.consumer.claims_apart or sum(len(one.outcome) for one in landings) <= LITTLE:
+            await self._land(landings)
+        else:
+            self._writing = asyncio.create_task(self._land(landings))
+            self._writing.add_done_callback(lambda _: self.wake())
+            await asyncio.sleep(0)  # it begins before the next claim does, which it would have to wait for
         return True
+
+    async def _written(self) -> None:
+        """Wait for the outcome that is being written, if there is one; raises what has become of it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await writing
 
     def _ripe(self, flight: Flight) -> bool:
         if not flight.left:
@@ -332,7 +334,8 @@ class Server:
 
     def _landed(self, landing: Landing, settled: Settled) -> None:
         """Take note of a committed outcome."""
-        self._adapt(landing.flight, complete=landing.complete)
+        landing.flight.started_ns = self._clock.boot_ns()  # the rest gets as much time again
+        self._window.adapt(in_time=landing.complete)
         ends = landing.complete and not settled.conflicts
         self.pipeline.settled(landing, ends=ends)
         self._bury_conflicts(landing, settled.conflicts)
@@ -346,14 +349,6 @@ class Server:
         self._flights.remove(flight)
         self._quiet.aloft -= 1
         self._quiet.suspects -= flight.batch.alone
-
-    def _adapt(self, flight: Flight, *, complete: bool) -> None:
-        """Claim much where batches end in time, no more than what can run where they do not."""
-        flight.started_ns = self._clock.boot_ns()  # the rest gets as much time again
-        if complete:
-            self._window = min(CLAIM_MAX, self._window * 2)
-        else:
-            self._window = max(min(2 * self._concurrency, CLAIM_MAX), self._window // 2)
 
     def _bury_conflicts(self, landing: Landing, conflicts: Mapping[int, bytes]) -> None:
         """Events whose derived ids are taken: dead letters instead of what they came to."""
@@ -385,6 +380,8 @@ class Server:
             self._watch_deadlines()  # a stop gives nobody more time than the handler's own deadline
             await self._clock.sleep(self._settle_after_ms / 1000)
         await self.pipeline.cancel()
+        with suppress(errors.JournalError):  # what could not be written is tried again below
+            await self._written()
         for batch, serving in self._claimed:  # claimed, but not begun
             self._flights.append(self.pipeline.flight(serving.plan, batch, serving.gather))
             self._quiet.aloft += 1

@@ -79,7 +79,7 @@ class Ahead:
         found = Chosen()
         for tp, (part, readings) in chosen.items():
             now = self._share.parts.get(tp)
-            if now is None or now.waiting is not part.waiting or not may_take(now.held):
+            if now is None or now.waiting is not part.waiting or not self._may_take(tp, now):
                 continue  # given up meanwhile
             count = min(limit, OPEN_MAX - len(now.held.open))
             if count > 0:
@@ -93,7 +93,7 @@ class Ahead:
         for tp, part in parts.items():
             if limit <= 0:
                 break
-            if part.ready and part.waiting.records and may_take(part.held):
+            if part.ready and part.waiting.records and self._may_take(tp, part):
                 # Each of them may stay open.
                 count = min(some, limit, OPEN_MAX - len(part.held.open))
                 readings = part.some(part.waiting.records, count)
@@ -102,6 +102,9 @@ class Ahead:
         for tp in found:
             parts[tp] = parts.pop(tp)
         return found
+
+    def _may_take(self, tp: int, part: Part) -> bool:
+        return may_take(part.held) and tp not in self._share.standing
 
     def _some(self, limit: int) -> int:
         """Return how many records of a partition a claim takes: of a third of those that have any."""

@@ -22,11 +22,10 @@ from headrace.journal.kafka.topics import LEDGER_BYTES_MAX, OWN
 #: A record of more would not be taken; with it intervals of some 700,000 stretches of history.
 ALLOTMENT_BYTES_MAX = LEDGER_BYTES_MAX - 65_536
 #: Errors of one after whom another has begun; a broker that meets both at once may have no better word for it
-#: than that it does not know.
+#: than `UNKNOWN`, that it does not know.
 _QUICKER = frozenset(
     {
         KafkaError._FENCED,  # noqa: SLF001 - the library names its own errors so
-        KafkaError.UNKNOWN,
         KafkaError.INVALID_PRODUCER_EPOCH,
         KafkaError.PRODUCER_FENCED,
     }
@@ -78,6 +77,14 @@ class Allotments:
             raise errors.ReplayRefused(handler=self._handler, problem=problem, hint=hint)
 
 
+class Quicker(Exception):
+    """Somebody else has begun to allot; or nobody can say what has become of it, and the topic has to."""
+
+    def __init__(self, error: errors.JournalError, *, sure: bool) -> None:
+        super().__init__(str(error))
+        self.error, self.sure = error, sure
+
+
 class Writer:
     """Writes one allotment, unless somebody else has begun to allot meanwhile."""
 
@@ -93,29 +100,35 @@ class Writer:
         except KafkaException as fault:
             raise self._coded(fault) from fault
 
-    async def write(self, record: Allotment) -> bool:
-        """Write it for good; ``False`` where that was refused, or nobody can say: the topic has to say."""
-        return await asyncio.to_thread(self._write, record)
+    async def write(self, record: Allotment) -> None:
+        """Write it for good.
 
-    def _write(self, record: Allotment) -> bool:
+        Raises `Quicker`, and the `JournalError` family where it was certainly not written.
+        """
+        await asyncio.to_thread(self._write, record)
+
+    def _write(self, record: Allotment) -> None:
         producer = self._producer
         try:
             producer.begin_transaction()
             producer.produce(self._topic, write_allotment(record), record.replay.encode(), 0)
             self._log.faults.at("replay.allotted")
             commit(producer)
-        except Unsure:
-            return False
+        except Unsure as fault:
+            raise self._quicker(fault.__cause__) from fault
         except KafkaException as fault:
             error: KafkaError = fault.args[0]
-            if error.code() in _QUICKER:
-                return False
+            if error.code() in _QUICKER or error.code() == KafkaError.UNKNOWN:
+                raise self._quicker(fault) from fault
             if not (error.fatal() or isinstance(fault, Aborted)):
                 with suppress(KafkaException):
                     producer.abort_transaction(TRANSACTION_MS_MAX / 1000)
             raise self._coded(fault) from fault
-        else:
-            return True
+
+    def _quicker(self, fault: BaseException | None) -> Quicker:
+        if not isinstance(fault, KafkaException):
+            return Quicker(errors.JournalUnavailable("No answer.", path=self._log.address), sure=False)
+        return Quicker(self._coded(fault), sure=fault.args[0].code() in _QUICKER)
 
     def _coded(self, fault: KafkaException) -> errors.JournalError:
         doing = Doing("write to", self._topic, transactional_id=self._topic)

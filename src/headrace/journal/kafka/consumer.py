@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -14,9 +15,9 @@ from headrace.journal.kafka.ahead import Ahead, Chosen, Noted
 from headrace.journal.kafka.decisions import Plan
 from headrace.journal.kafka.log import Log
 from headrace.journal.kafka.outcome import (
-    EXPIRED,
     Origin,
     apply,
+    buried,
     dead_record,
     fitting,
     key_of,
@@ -61,6 +62,8 @@ class KafkaConsumer:
         self._handler, self._topic = subscription.handler, subscription.topic
         self._share = Share(log, worker, subscription, wish)
         self._ahead = Ahead(log, subscription.handler, subscription.topic, self._share, worker.name)
+        #: Claims and the beginnings of outcomes come one after the other.
+        self._turn = asyncio.Lock()
 
     # --- the group ----------------------------------------------------------------------------
 
@@ -111,8 +114,9 @@ class KafkaConsumer:
 
     async def take(self, limit: int, version: VersionInfo) -> Batch | None:
         """Claim the events whose retry is due, else new ones."""
-        await self._share.pay(late_ms=PAY_MS)
-        return await self._take(limit, version)
+        async with self._turn:
+            await self._share.pay(late_ms=PAY_MS)
+            return await self._take(limit, version)
 
     async def _take(self, limit: int, version: VersionInfo) -> Batch | None:
         self._share.check()
@@ -125,9 +129,11 @@ class KafkaConsumer:
 
     async def _write_down(self) -> None:
         """Commit what no handler has made: decisions about dead letters, and what retention has eaten."""
-        while self._share.parents.answers:
-            self._answered(self._share.parents.answers.popleft())
-        parts = {tp: part for tp, part in self._share.parts.items() if part.ready}
+        answers, standing = self._share.parents.answers, self._share.standing
+        for _ in range(len(answers)):
+            answer = answers.popleft()
+            answers.append(answer) if answer.parked.tp in standing else self._answered(answer)
+        parts = {tp: part for tp, part in self._share.parts.items() if part.ready and tp not in standing}
         await self._commit([], {tp for tp, part in parts.items() if part.changed})
         for tp, part in parts.items():
             if part.asked:
@@ -169,7 +175,8 @@ class KafkaConsumer:
         now = self._clock.boot_ns()
         rows, attempts, epochs = list[Row](), dict[int, Attempt](), dict[int, int]()
         for tp, part in list(self._share.parts.items()):
-            due = part.held.due(now, limit - len(rows)) if part.held.waiting else []
+            stands = tp in self._share.standing or self._share.parts.get(tp) is not part
+            due = part.held.due(now, limit - len(rows)) if part.held.waiting and not stands else []
             suspect = bool(due) and due[0].attempt.crashes > 0
             if not due or (suspect and rows):
                 continue
@@ -289,23 +296,29 @@ class KafkaConsumer:
     async def settle(self, parts: Sequence[tuple[Batch, Outcome]], *, limit: int = 0) -> list[Settled]:
         """Commit outcomes in one transaction with positions and ledger, then claim the next batch.
 
-        Outcomes of a membership that has ended meanwhile are stale, as all others of lost partitions.
+        Outcomes of a membership that has ended meanwhile are stale, as all others of lost partitions.  While
+        it is under way events of other partitions may be claimed.
         """
         tps: set[int] = set()
         settled, kept = list[Settled](), list[tuple[Batch, Outcome]]()
-        for batch, outcome in parts:
-            ours = still_ours(batch, self._share.parts)
-            tps |= ours
-            stale = frozenset(row[0] for row in batch.rows if row[1] not in ours)
-            kept.append((batch, fitting(batch, without(outcome, stale) if stale else outcome, self._log)))
-            settled.append(Settled(stale, {}, None))
-        await self._commit(kept, tps)
+        async with self._turn:
+            for batch, outcome in parts:
+                ours = still_ours(batch, self._share.parts)
+                tps |= ours
+                stale = frozenset(row[0] for row in batch.rows if row[1] not in ours)
+                kept.append((batch, fitting(batch, without(outcome, stale) if stale else outcome, self._log)))
+                settled.append(Settled(stale, {}, None))
+            self._share.standing = tps
+        try:
+            await self._commit(kept, tps)
+        finally:
+            self._share.standing = set()
         for batch, _ in parts:
             batch.token.fresh = False
         if limit:
             # What is settled stands; the next `take` says what is wrong.
             with suppress(errors.JournalError, errors.VersionInactive):
-                settled[-1] = settled[-1]._replace(next=await self._take(limit, parts[-1][0].version))
+                settled[-1] = settled[-1]._replace(next=await self.take(limit, parts[-1][0].version))
         return settled
 
     async def _commit(
@@ -327,7 +340,7 @@ class KafkaConsumer:
             records += plan.apply(part, self._share.own.ledger)
             offsets.append(TopicPartition(self._share.own.commands, part.partition, plan.upto))
         for part in changed.values():
-            records += self._buried_of(part)
+            records += buried(self._origin(), part, self._log)
             part.changed = False
         # What a person has decided is always committed whole.
         deliveries = self._share.deliveries if plan is None else None
@@ -359,21 +372,6 @@ class KafkaConsumer:
         records += [
             out._replace(topic=self._share.own.ledger) for out in apply(changed, batch, outcome, self._clock)
         ]
-        return records
-
-    def _buried_of(self, part: Part) -> list[Out]:
-        """Write the dead letters that no handler has made, once all that was claimed with them is settled."""
-        if part.held.unsettled:
-            return []  # a successor would claim, and bury, the same again
-        records: list[Out] = []
-        for letter in part.buried:
-            part.close(letter.row[0])
-            if letter.reason == EXPIRED:
-                part.expired += 1
-            else:
-                part.dead += 1
-            records.append(trimmed(dead_record(self._origin(), part.partition, letter, ""), self._log))
-        part.buried.clear()
         return records
 
     # --- waiting ------------------------------------------------------------------------------

@@ -164,3 +164,19 @@ def dead_record(origin: Origin, partition: int, letter: DeadLetter, version: str
         named = key_of(row)
         key = None if named is None else named.encode()
     return Out(origin.topic + DEAD_SUFFIX, partition, key, row[6], headers)
+
+
+def buried(origin: Origin, part: Part, log: Log) -> list[Out]:
+    """Write the dead letters that no handler has made, once all that was claimed with them is settled."""
+    if part.held.unsettled:
+        return []  # a successor would claim, and bury, the same again
+    records: list[Out] = []
+    for letter in part.buried:
+        part.close(letter.row[0])
+        if letter.reason == EXPIRED:
+            part.expired += 1
+        else:
+            part.dead += 1
+        records.append(trimmed(dead_record(origin, part.partition, letter, ""), log))
+    part.buried.clear()
+    return records

@@ -13,8 +13,8 @@ class KafkaReplayConsumer(KafkaConsumer):
 
     async def _write_down(self) -> None:
         """Say as well where nothing is left, though no event was the last."""
-        for part in self._share.parts.values():
-            if part.ready and part.may_end():
+        for tp, part in self._share.parts.items():
+            if part.ready and tp not in self._share.standing and part.may_end():
                 part.end()
         await super()._write_down()
 

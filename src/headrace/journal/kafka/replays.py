@@ -15,7 +15,7 @@ from headrace.codec.allotment import Allotment, grown
 from headrace.event.contract import NAME
 from headrace.journal.allotment import Interval, union, wanted
 from headrace.journal.kafka.allotted import Allotted
-from headrace.journal.kafka.allotter import Allotments
+from headrace.journal.kafka.allotter import Allotments, Quicker, Writer
 from headrace.journal.kafka.client import Topic
 from headrace.journal.kafka.course import Course, where_of
 from headrace.journal.kafka.draft import Draft, Drafts
@@ -194,7 +194,7 @@ class KafkaReplays:
         now = await allotments.read()
         if sum(_is_same(one, order, version, topic) for one in now) > same or drafts.clashes(draft, now):
             return None
-        return allotment if await writer.write(allotment) else None
+        return allotment if await _written(writer, allotment, allotments, now) else None
 
     # --- following ----------------------------------------------------------------------------
 
@@ -213,8 +213,10 @@ class KafkaReplays:
         work.allotments.check(more)
         writer = await work.allotments.writer()
         now = await work.allotments.read()
-        if known not in now or work.drafts.clashes(draft, now) or not await writer.write(more):
+        if known not in now or work.drafts.clashes(draft, now):
             return 0  # the next time
+        if not await _written(writer, more, work.allotments, now):
+            return 0
         self._log.faults.at("replay.extended")
         return self._grown(work, more, replay)
 
@@ -224,6 +226,22 @@ class KafkaReplays:
         work.allotted.grow(known.parts)
         self._works[replay.id] = work._replace(allotment=known)
         return count
+
+
+async def _written(
+    writer: Writer, record: Allotment, allotments: Allotments, before: Sequence[Allotment]
+) -> bool:
+    """Write an allotment; ``False`` where somebody else was quicker, or the topic has to say if it stands.
+
+    Raises what else has hindered it: an outage, or rights that are missing, are no reason to begin anew.
+    """
+    try:
+        await writer.write(record)
+    except Quicker as fault:
+        if fault.sure or await allotments.read() != before:
+            return False
+        raise fault.error from fault
+    return True
 
 
 def _joined(known: Allotment, draft: Draft) -> dict[int, list[Interval]]:

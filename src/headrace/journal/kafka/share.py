@@ -87,6 +87,8 @@ class Share:
         self._tasks: set[asyncio.Task[None]] = set()
         self._rows: Rows
         self.parts: dict[int, Part] = {}
+        #: Partitions whose outcome is being written: nothing of them changes meanwhile.
+        self.standing: set[int] = set()
         self.poller: Poller | None = None
         self.transactions: Transactions
         #: Where outputs need no transaction.
@@ -209,10 +211,13 @@ class Share:
         ]
         numbers = {part.partition for part in parts}
         owed = [one for one in self.owed if (key := read_key(one.key)) and key.partition in numbers]
-        if parts:
-            await self.transact(poller, owed, parts, [])
-        self.unpaid.clear()
-        self.owed.clear()
+        unpaid, self.unpaid, told, self.owed = self.unpaid, {}, self.owed, []
+        try:
+            if parts:
+                await self.transact(poller, owed, parts, [])
+        except BaseException:
+            self.unpaid, self.owed = unpaid | self.unpaid, told + self.owed
+            raise
         self._paid_ns = now
 
     async def pay_up(self) -> None:

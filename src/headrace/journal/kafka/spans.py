@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from headrace import errors
-from headrace.journal.kafka.client import NO_ERRORS, REQUEST_TIMEOUT_S, STUCK, Cluster, coded, reading
+from headrace.journal.kafka.client import NO_ERRORS, STUCK, Cluster, coded, reading
 from headrace.journal.kafka.fetch import MOVED, offsets_of
 from headrace.ports import Clock
 
@@ -25,6 +25,8 @@ BURST = 1_000
 _WAIT_S = 0.1
 #: So many topics are asked about one by one; for more of them the brokers tell of all they have.
 ASKED_MAX = 8
+#: The answer is a hint: so long is waited for it.
+ASK_S_MAX = 2.0
 #: What the library fetches ahead, whatever the number of partitions.
 _AHEAD_KIB = 16_384
 
@@ -111,14 +113,15 @@ class Spans:
         self._consumer.assign([TopicPartition(one.topic, one.partition, one.start) for one in spans])
 
     def _meet(self, topics: set[str]) -> None:
-        """Ask where partitions of new topics are: by itself the library does so at its next full second."""
+        """Ask where partitions of new topics are: by itself the library does so at its next full second.
+
+        Whoever gets no answer reads all the same, and waits as long for records as ever.
+        """
         asked: list[str | None] = [*topics] if len(topics) <= ASKED_MAX else [None]
-        try:
+        with suppress(KafkaException):
             for topic in asked:
-                self._consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
-        except KafkaException as fault:
-            raise coded(fault, self._address) from fault
-        self._met |= topics
+                self._consumer.list_topics(topic, timeout=ASK_S_MAX)
+            self._met |= topics
 
     async def _bursts(self, silent_s_max: float) -> AsyncGenerator[list[Message]]:
         heard_ns = self._clock.boot_ns()
