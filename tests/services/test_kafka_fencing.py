@@ -19,6 +19,7 @@ from headrace.journal.kafka import produce
 from headrace.world import SystemClock
 
 TIMED_OUT_MS = 2_000
+EVENTS = 4_000
 HOUR_US = 3_600_000_000
 
 
@@ -95,6 +96,35 @@ async def test_a_transaction_that_times_out_is_done_again(
         await bench.handled(60)
         assert not faults.armed
     assert len(made) > len(before)
+    assert await bench.violations() == []
+
+
+class Slow:
+    """Makes each transaction take a while, as those of many records do."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def at(self, point: str) -> None:
+        """Sleep in the thread that commits."""
+        if point == "settle.records":
+            time.sleep(self._seconds)
+
+
+async def test_what_is_claimed_while_an_outcome_is_written_leaves_its_partitions_alone(
+    broker: Node, tmp_path: Path
+) -> None:
+    """New events of others are claimed; what is to be tried again of these waits, else it is done twice."""
+    bench = Bench(broker.bootstrap, tmp_path, attempts_max=200, backoff_ms=20)
+    bench.broken |= set(range(0, EVENTS, 5))
+    async with serving(bench.app(Slow(0.1))) as app:
+        for start in range(0, EVENTS, 500):
+            numbers = range(start, start + 500)
+            await app.publish([bench.sent(who=f"c{number}", number=number) for number in numbers])
+        for still in (10, 50, 1):
+            await asyncio.sleep(2.0)
+            bench.broken -= set(range(0, EVENTS, still))
+        await bench.handled(EVENTS)
     assert await bench.violations() == []
 
 

@@ -7,11 +7,13 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
+from headrace import errors
 from headrace.gate.rate import Rate
 from headrace.ports import Batch, Row, VersionInfo
 from headrace.runtime.flight import Flight, Landing
 from headrace.runtime.rhythm import Rhythm
 from headrace.runtime.server import IDLE_S, Server
+from headrace.runtime.window import LITTLE
 from headrace.testing import ManualClock
 
 
@@ -47,6 +49,7 @@ def test_a_server_whose_last_flight_has_ended_sleeps() -> None:
     server._clock, server._flights, server._rhythm = clock, [flight_of(1)], Rhythm(clock)
     nothing = SimpleNamespace(claims_apart=False, more=lambda: False)
     server._claimed, server.consumer, server._rate = deque(), cast("Any", nothing), Rate(None)
+    server._writing = None
     server._deadline = cast("Any", SimpleNamespace(interval_s=0.5, look=lambda: looks.append(1)))
     server._watch_deadlines()
     server._flights.clear()
@@ -66,6 +69,7 @@ def test_what_ends_while_flights_are_chosen_keeps_its_order() -> None:
 
     server = Server.__new__(Server)
     server._clock, server._flights, server.pipeline = clock, [first, second], cast("Any", Threaded())
+    server._writing, server.consumer = None, cast("Any", SimpleNamespace(claims_apart=False))
     server._land = land  # type: ignore[method-assign]
     server._settle_after_ms = 10.0
     second.begin(clock.boot_ns)
@@ -74,3 +78,47 @@ def test_what_ends_while_flights_are_chosen_keeps_its_order() -> None:
 
     assert asyncio.run(server._land_ripe())
     assert landed == [[1, 2, 3]]
+
+
+class Finished:
+    """In place of the pipeline: all that is in hand has come to its end."""
+
+    def collect(self, flights: list[Flight]) -> list[Landing]:
+        for one in flights:
+            one.outcome.done += one.unfinished()
+        return [Landing(one, one.collect({}), complete=True) for one in flights]
+
+
+def test_a_large_outcome_is_written_while_more_is_claimed() -> None:
+    """Where claims are no part of a transaction; the next is written after it, and a fault of it is heard."""
+
+    async def landing(count: int, *, apart: bool) -> tuple[bool, bool, str]:
+        server, over = Server.__new__(Server), asyncio.Event()
+
+        async def land(_landings: list[Landing]) -> None:
+            await over.wait()
+            raise errors.JournalUnavailable("no broker", path="")
+
+        server._land = land  # type: ignore[method-assign]
+        server._clock, server.pipeline, server._writing = ManualClock(), cast("Any", Finished()), None
+        server._flights, server._settle_after_ms = [flight_of(*range(count))], 10.0
+        server._flights[0].left = 0
+        told = SimpleNamespace(claims_apart=apart, wake=lambda: None)
+        server.consumer = cast("Any", told)
+        begun = asyncio.create_task(server._land_ripe())
+        await asyncio.sleep(0.01)
+        at_once, again = begun.done(), False
+        if at_once:
+            again = await server._land_ripe()
+        over.set()
+        try:
+            await begun
+            await asyncio.sleep(0)
+            await server._land_ripe()
+        except errors.JournalUnavailable:
+            return at_once, again, "heard"
+        return at_once, again, ""
+
+    assert asyncio.run(landing(LITTLE + 1, apart=True)) == (True, False, "heard")
+    assert asyncio.run(landing(LITTLE, apart=True)) == (False, False, "heard"), "little is soon written"
+    assert asyncio.run(landing(LITTLE + 1, apart=False)) == (False, False, "heard")
