@@ -131,7 +131,7 @@ def _by_line(told: list[str]) -> list[str]:
 def test_a_file_holds_one_event_per_line(folder: Path) -> None:
     """In order; blank lines count as lines and are no events; a .json file is one event."""
     (folder / "notes.jsonl").write_bytes(b'{"owner": "a"}\n\n{"owner": "b"}\r\n{"owner": "c"}')
-    (folder / "note.json").write_text('{\n  "owner": "d"\n}\n')
+    (folder / "note.json").write_text('{\n  "owner": "d"\n}\n', encoding="utf-8-sig")  # as some editors write
 
     lines = publish(folder, "@notes.jsonl").lines
     whole = publish(folder, "@note.json")
