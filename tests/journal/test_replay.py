@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -11,9 +12,11 @@ from tests.journal.runner import Runner, begun, finished, planned, running
 
 from headrace import errors
 from headrace.event.lineage import uuid7
-from headrace.journal import redrive
+from headrace.journal import progress, redrive
 from headrace.journal.connection import Connection
 from headrace.journal.erase import erase
+from headrace.journal.handlers import retire
+from headrace.journal.queries import load
 from headrace.journal.replays import SqliteReplays
 from headrace.journal.retention import SWEEP_EVERY_US
 from headrace.journal.sqlite import SqliteJournal
@@ -669,5 +672,44 @@ async def test_what_is_erased_is_no_longer_replayed(lab: Lab) -> None:
 
     await runner.balance()
     assert len(await everything(runner)) == 2
-    assert (await runner.state()).complete
+    state = await runner.state()
+    assert (state.allotted, state.done, state.expired, state.complete) == (4, 2, 2, True)
+    (told,) = progress.replays(journal.reader(), lab.clock)
+    assert (told.allotted, told.done, told.expired, told.waiting) == (4, 2, 2, 0)
     lab.sound()
+
+
+@pytest.mark.parametrize("replays_only", [True, False])
+async def test_what_a_replay_has_left_is_given_up(lab: Lab, replays_only: bool) -> None:
+    """With its handler, or alone: nothing waits for it any more, and its row says what became of it."""
+    member = await lived(lab, "a", "b", "c", "d")
+    await member.leave()
+    runner = await running(lab, NEW)
+    first = await runner.taken(1)
+    await runner.settle(first, await runner.made(first))
+    await runner.taken(1)
+    journal = await lab.journal()
+    assert isinstance(journal, SqliteJournal)
+    db = journal.connection()
+    with pytest.raises(errors.RetireRefused, match="serves it"):
+        await retire(db, HANDLER, dry_run=False, replays_only=replays_only)
+    runner.die()
+    lab.expire()
+
+    foretold = await retire(db, HANDLER, dry_run=True, replays_only=replays_only)
+    done = await retire(db, HANDLER, dry_run=False, replays_only=replays_only)
+
+    assert foretold == done
+    assert (done.replays, done.replayed_closed, done.closed) == (1, 3, 0)
+    state = await journal.replays().state(runner.subscription)
+    assert (state.allotted, state.done, state.expired, state.complete) == (4, 1, 3, True)
+    topic = member.subscription.topic.id
+    assert db.rows(load("removal.sql").held, (topic, json.dumps(lab.ledger.offsets(topic)))) == []
+    lab.sound()
+    if replays_only:
+        with pytest.raises(errors.RetireRefused, match="no unfinished replay"):
+            await retire(db, HANDLER, dry_run=False, replays_only=True)
+        return
+    with pytest.raises(errors.ReplayRefused) as refused:
+        await planned(lab, offer("d3"))
+    assert "it was retired" in (refused.value.hint or "")

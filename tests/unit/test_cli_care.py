@@ -294,8 +294,12 @@ def test_handlers_are_listed_and_retired(capsys: Capture, journal: str) -> None:
     ran = here(capsys, "handler", "retire", "pack", "--yes")
     listed = here(capsys, "handler", "ls", "--json").document["handlers"]
 
-    assert dry.document == {"handler": "shop.pack", "closed": 0, "untaken": WAITING, "dry_run": True}
+    assert dry.document == {
+        "handler": "shop.pack", "closed": 0, "untaken": WAITING, "replays": 0, "replayed_closed": 0, "dry_run": True,
+    }  # fmt: skip
     assert ran.out == f"shop.pack is retired: 0 open events closed, {WAITING} not taken\n"
+    none = here(capsys, "handler", "retire", "send", "--replays", "--yes")
+    assert (none.code, "no unfinished replay" in none.err) == (Exit.NO, True)
     assert {one["handler"]: one["state"] for one in listed} == {"shop.pack": "retired", "shop.send": "live"}
     told = here(capsys, "status", "--json").document["subscriptions"]
     assert [one["handler"] for one in told] == ["shop.send"]

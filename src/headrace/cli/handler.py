@@ -22,7 +22,9 @@ def add_to(top: typer.Typer) -> None:
     handler.command(
         "retire",
         epilog=examples(
-            "headrace handler retire support.route --dry-run", "headrace handler retire route --yes"
+            "headrace handler retire support.route --dry-run",
+            "headrace handler retire route --yes",
+            "headrace handler retire route --replays --dry-run",
         ),
     )(_retire)
     top.add_typer(handler, name="handler")
@@ -105,6 +107,9 @@ def _retire(
     handler: Annotated[
         str, typer.Argument(metavar="NAME", help="app.function, or function.", show_default=False)
     ],
+    replays: Annotated[
+        bool, typer.Option("--replays", help="Give up its unfinished replays; the handler itself goes on.")
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     journal: Journal = None,
@@ -112,22 +117,36 @@ def _retire(
 ) -> int:
     """End a handler: what it has open is closed as expired, and retention no longer waits for it.
 
-    A worker that serves it later goes on behind what was taken; what was closed stays closed.
+    So it is with its replays that are not finished. A worker that serves it later goes on behind what was
+    taken; what was closed stays closed.
     """
     from headrace.cli.access import cared
 
-    found = cared(journal, "handler retire", lambda care: care.retire(handler, dry_run=True))
+    def retired(*, dry_run: bool) -> Retired:
+        return cared(
+            journal,
+            "handler retire",
+            lambda care: care.retire(handler, dry_run=dry_run, replays_only=replays),
+        )
+
+    found = retired(dry_run=True)
+    what = f"{'replays of ' if replays else ''}{found.handler}"
     if not dry_run:
-        if not confirmed(f"retire {found.handler}: {_told(found)}?", yes=yes):
+        if not confirmed(f"retire {what}: {_told(found, replays)}?", yes=yes):
             say("nothing was changed")
             return Exit.NO
-        found = cared(journal, "handler retire", lambda care: care.retire(handler, dry_run=False))
+        found = retired(dry_run=False)
     if as_json:
         put_json(found._asdict() | {"dry_run": dry_run})
     else:
-        put(f"{found.handler} {'would be' if dry_run else 'is'} retired: {_told(found)}")
+        are = "are" if replays else "is"
+        put(f"{what} {'would be' if dry_run else are} retired: {_told(found, replays)}")
     return Exit.DONE
 
 
-def _told(found: Retired) -> str:
-    return f"{counted(found.closed, 'open event')} closed, {found.untaken:,} not taken"
+def _told(found: Retired, replays: bool) -> str:
+    told = [] if replays else [f"{counted(found.closed, 'open event')} closed, {found.untaken:,} not taken"]
+    if found.replays:
+        left = counted(found.replayed_closed, "event")
+        told.append(f"{counted(found.replays, 'unfinished replay')} given up with {left}")
+    return "; ".join(told)

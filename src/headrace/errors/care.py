@@ -80,7 +80,7 @@ class EventErased(JournalError):
 
 
 class HandlerRetired(JournalError):
-    """The handler was retired before it had finished this event.
+    """The handler was retired, or its replay given up, before it had finished this event.
 
     Somebody has run ``headrace handler retire``. The event is closed as expired for that handler alone.
 

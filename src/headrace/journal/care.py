@@ -155,6 +155,6 @@ class SqliteCare:
         # Also after an erasure that was cut short, of which nothing is found any more.
         return found._replace(holder=await self._scrub())
 
-    async def retire(self, handler: str, *, dry_run: bool) -> Retired:
-        """Release a handler's subscriptions."""
-        return await handlers.retire(self._db, handler, dry_run=dry_run)
+    async def retire(self, handler: str, *, dry_run: bool, replays_only: bool = False) -> Retired:
+        """Release a handler's subscriptions, or its replays alone."""
+        return await handlers.retire(self._db, handler, dry_run=dry_run, replays_only=replays_only)

@@ -63,6 +63,16 @@ def expire(db: Connection, sub: int, tp: int, reason: Reason, seqs: Sequence[int
     return len(found)
 
 
+def give_up(db: Connection, sub: int, tp: int) -> int:
+    """Inside a transaction: close all that a replay was allotted of a partition and has not finished."""
+    queries: Any = load("handlers.sql")
+    fence(db, sub, tp)
+    closed = expire(db, sub, tp, RETIRED)
+    left = int(db.row(queries.allotted_left, (sub, tp))[0])
+    db.ex(queries.replay_end, (left, sub, tp))
+    return closed + left
+
+
 def tell(db: Connection, sub: int, tp: int, one: Closing, reason: Reason) -> None:
     """Inside a transaction: leave a letter that says why an event was closed.
 

@@ -252,6 +252,7 @@ def _close(db: Connection, tp: int, gone: Sequence[Doomed], at: Live) -> int:
         if one.seq in unfinished and one.seq > at.high:  # `remove` counts it as taken and expired
             letter = closing.Closing(one.seq, 0, 0, 0, one.eid, one.head, at.active)
             closing.tell(db, at.sub, tp, letter, closing.ERASED)
+    db.ex(load("erase.sql").replay_gone, (sum(seq > at.high for seq in unfinished), at.sub, tp))
     return len(unfinished)
 
 

@@ -42,6 +42,10 @@ WHERE position.tp = ? AND subscription.kind <> 'retired';
 -- Of these events, those that a replay was not allotted.
 SELECT value FROM json_each(?3) WHERE EXISTS (SELECT 1 FROM replay WHERE sub = ?1) AND coalesce((
     SELECT upto FROM allotted WHERE sub = ?1 AND tp = ?2 AND after < value ORDER BY after DESC LIMIT 1), 0) < value;
+-- name: replay_gone
+-- Count what a replay had not taken as taken and expired; `remove` does so for live handlers.
+UPDATE position SET taken = taken + ?1, expired = expired + ?1 WHERE sub = ?2 AND tp = ?3
+AND EXISTS (SELECT 1 FROM replay WHERE replay.sub = ?2);
 -- name: open_ones
 -- Of these events, those that stand open.
 SELECT seq FROM open WHERE sub = ? AND tp = ? AND seq IN (SELECT value FROM json_each(?));

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from headrace import errors
-from headrace.journal.closing import RETIRED, expire, fence
+from headrace.journal.closing import RETIRED, expire, fence, give_up
 from headrace.journal.connection import Connection
 from headrace.journal.queries import load
 from headrace.journal.versions import handler_unknown
@@ -54,28 +54,51 @@ def revived(db: Connection, handler: int, topic: int, name: str) -> int | None:
     return int(found[0])
 
 
-async def retire(db: Connection, wanted: str, *, dry_run: bool) -> Retired:
-    """Close what a handler has open, and let retention no longer wait for it.
+async def retire(db: Connection, wanted: str, *, dry_run: bool, replays_only: bool = False) -> Retired:
+    """Close what a handler and its replays have open, and let retention no longer wait for them.
 
-    One transaction for each partition: killed in between, the same call goes on.
+    One transaction for each partition: killed in between, the same call goes on.  With ``replays_only`` the
+    handler itself goes on.
     """
     queries: Any = load("handlers.sql")
     name = _one_of(db, wanted)
-    subs = db.rows(queries.live, (name,))
-    if not subs:
-        raise errors.RetireRefused(handler=name, problem="it is retired already")
+    subs = [] if replays_only else db.rows(queries.live, (name,))
+    replays = [row[0] for row in db.rows(queries.replays_of, (name,))]
+    if not (subs or replays):
+        problem = "it has no unfinished replay" if replays_only else "it is retired already"
+        raise errors.RetireRefused(handler=name, problem=problem, hint="``headrace handler ls`` lists them")
     _check_idle(db, name, [row[0] for row in subs])
+    _check_idle(db, f"replay of {name}", replays)
     closed = sum(db.row(queries.open_count, (sub,))[0] for sub, _, _ in subs)
     untaken = sum(db.row(queries.untaken, (sub, topic))[0] for sub, topic, _ in subs)
+    left = sum(_left(db, sub) for sub in replays)
     if not dry_run:
-        closed = 0
+        closed = left = 0
+        for sub in replays:
+            for tp, _, _ in db.rows(queries.positions, (sub,)):
+                left += await db.write(partial(_give_up, db, name, sub, tp))
+                db.faults.at("retire.partition")
         for sub, _, _ in subs:
             for tp, _, _ in db.rows(queries.positions, (sub,)):
                 closed += await db.write(partial(_close, db, name, sub, tp))
                 db.faults.at("retire.partition")
             await db.write(partial(_retire, db, name, sub))
             db.faults.at("retire.committed")
-    return Retired(name, closed, untaken)
+    return Retired(name, closed, untaken, len(replays), left)
+
+
+def _left(db: Connection, sub: int) -> int:
+    """Return how many events of what it was allotted a replay has not finished."""
+    queries: Any = load("handlers.sql")
+    places = [row[0] for row in db.rows(queries.positions, (sub,))]
+    opened = db.row(queries.open_count, (sub,))[0]
+    return int(opened + sum(db.row(queries.allotted_left, (sub, tp))[0] for tp in places))
+
+
+def _give_up(db: Connection, name: str, sub: int, tp: int) -> int:
+    """Inside a transaction: somebody may have gone on with the replay in between."""
+    _check_idle(db, f"replay of {name}", [sub])
+    return give_up(db, sub, tp)
 
 
 def _one_of(db: Connection, wanted: str) -> str:

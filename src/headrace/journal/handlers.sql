@@ -32,6 +32,23 @@ SELECT worker.pid FROM worker WHERE boot = ?2 AND lease_until_ns > ?3 AND left_u
 -- name: retire
 -- Retire a subscription: retention no longer waits for it.
 UPDATE subscription SET kind = 'retired' WHERE id = ?;
+-- name: replays_of
+-- The replays of a handler that have not come to their end.
+SELECT replay.sub FROM replay JOIN subscription ON subscription.id = replay.sub
+JOIN handler ON handler.id = subscription.handler WHERE handler.name = ? AND (
+EXISTS (SELECT 1 FROM open WHERE open.sub = replay.sub)
+OR EXISTS (SELECT 1 FROM position AS at WHERE at.sub = replay.sub AND (at.running > 0
+    OR at.high < (SELECT max(upto) FROM allotted WHERE allotted.sub = at.sub AND allotted.tp = at.tp))));
+-- name: allotted_left
+-- How many events of a partition that a replay was allotted it has not taken.
+SELECT count(*) FROM position CROSS JOIN allotted ON allotted.sub = position.sub AND allotted.tp = position.tp
+CROSS JOIN event ON event.tp = allotted.tp AND event.seq > max(allotted.after, position.high)
+AND event.seq <= allotted.upto WHERE position.sub = ? AND position.tp = ?;
+-- name: replay_end
+-- Move a replay to the end of what it was allotted of a partition; what it had not taken is expired.
+UPDATE position SET taken = taken + ?1, expired = expired + ?1, (high, claimed_after) = (
+    SELECT max(position.high, coalesce(max(upto), 0)), max(position.high, coalesce(max(upto), 0)) FROM allotted
+    WHERE sub = ?2 AND tp = ?3) WHERE sub = ?2 AND tp = ?3;
 -- name: retired_sub
 -- The retired subscription of a handler to a topic.
 SELECT id FROM subscription WHERE handler = ? AND topic = ? AND kind = 'retired';

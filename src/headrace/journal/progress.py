@@ -78,7 +78,7 @@ def replays(reader: Reader, clock: Clock) -> list[Replayed]:
                 again=again,
                 follow=bool(follow),
                 allotted=allotted,
-                waiting=0 if complete else allotted - running - done - dead,
+                waiting=0 if complete else allotted - running - done - dead - expired,
                 open={state: count for state, count in opened[sub] if state != OpenState.RUNNING},
                 running=running,
                 done=done,
@@ -88,10 +88,11 @@ def replays(reader: Reader, clock: Clock) -> list[Replayed]:
                 complete=bool(complete),
                 owners=_owners(owners[sub], boot, now),
                 begun=moment(begun_us),
+                expired=expired,
             )
             for (
                 sub, handler, topic, number, side, again, follow, allotted, skipped, emitted, running, done,
-                dead, complete, begun_us,
+                dead, expired, complete, begun_us,
             ) in reader.rows(queries.replays)
         ]  # fmt: skip
 

@@ -23,7 +23,8 @@ taken, running, done, dead, expired FROM sums;
 -- name: replays
 -- All replays, oldest first; one is complete when nothing is open, in hand, or above a position.
 SELECT replay.sub, handler.name, subscription.topic, replay.version, side, again, follow, allotted, skipped, emitted,
-sum(running), sum(done), sum(dead), NOT EXISTS (SELECT 1 FROM open WHERE open.sub = replay.sub) AND sum(running) = 0
+sum(running), sum(done), sum(dead), sum(expired),
+NOT EXISTS (SELECT 1 FROM open WHERE open.sub = replay.sub) AND sum(running) = 0
 AND NOT EXISTS (SELECT 1 FROM position AS at WHERE at.sub = replay.sub
     AND at.high < (SELECT max(upto) FROM allotted WHERE allotted.sub = at.sub AND allotted.tp = at.tp)),
 replay.created_us FROM replay JOIN subscription ON subscription.id = replay.sub

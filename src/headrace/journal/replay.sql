@@ -5,6 +5,10 @@
 SELECT subscription.id, topic.id, topic.name, topic.partitions, handler.id FROM subscription
 JOIN handler ON handler.id = subscription.handler JOIN topic ON topic.id = subscription.topic
 WHERE handler.name = ? AND topic.name = ? AND kind = 'live';
+-- name: was_live
+-- Whether a handler has been retired from a topic.
+SELECT 1 FROM subscription JOIN handler ON handler.id = subscription.handler
+JOIN topic ON topic.id = subscription.topic WHERE handler.name = ? AND topic.name = ? AND kind = 'retired';
 -- name: positions
 -- How far live has come in each partition.
 SELECT tp, start, claimed_after FROM position WHERE sub = ? ORDER BY tp;
@@ -83,7 +87,7 @@ SELECT version, again, wanted FROM replay WHERE sub = ?;
 SELECT tp, max(upto) FROM allotted WHERE sub = ? GROUP BY tp;
 -- name: state
 -- How far a replay is; it is complete when nothing is open, in hand, or above a position.
-SELECT replay.allotted, replay.emitted, sum(running), sum(done), sum(dead),
+SELECT replay.allotted, replay.emitted, sum(running), sum(done), sum(dead), sum(expired),
 NOT EXISTS (SELECT 1 FROM open WHERE open.sub = replay.sub) AND sum(running) = 0
 AND NOT EXISTS (SELECT 1 FROM position AS at WHERE at.sub = replay.sub
     AND at.high < (SELECT max(upto) FROM allotted WHERE allotted.sub = at.sub AND allotted.tp = at.tp))

@@ -60,11 +60,11 @@ def ground_of(rows: Rows, order: Order, version: int | None) -> Ground:
     queries: Any = load("replay.sql")
     found = rows(queries.live, (order.handler, order.topic))
     if not found:
-        raise errors.ReplayRefused(
-            handler=order.handler,
-            problem=f"it has no live subscription to {order.topic}, so no history",
-            hint="``headrace run`` it first: a handler that is new begins with the earliest event",
-        )
+        hint = "``headrace run`` it first: a handler that is new begins with the earliest event"
+        if rows(queries.was_live, (order.handler, order.topic)):
+            hint = "it was retired: ``headrace run`` takes it up again"
+        problem = f"it has no live subscription to {order.topic}, so no history"
+        raise errors.ReplayRefused(handler=order.handler, problem=problem, hint=hint)
     sub, number, name, partitions, handler = found[0]
     opened, ranges, exceptions, dead = (
         _by_partition(rows(sql, (sub,)))

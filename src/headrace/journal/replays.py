@@ -83,8 +83,8 @@ class SqliteReplays:
 
     async def state(self, replay: Subscription) -> ReplayState:
         """Return how far it is."""
-        count, emitted, running, done, dead, complete = self._db.row(self._own.state, (replay.id,))
-        return ReplayState(count, running, done, dead, emitted, bool(complete))
+        count, emitted, running, done, dead, expired, complete = self._db.row(self._own.state, (replay.id,))
+        return ReplayState(count, running, done, dead, emitted, bool(complete), expired)
 
     async def live_load(self) -> tuple[int, int]:
         """Return how many events live handlers have taken so far, and have in hand."""

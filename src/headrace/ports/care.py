@@ -16,6 +16,9 @@ class Retired(NamedTuple):
     closed: int
     #: Events that it had not taken; nobody waits for it any longer.
     untaken: int
+    #: Replays that were not finished, and the events of theirs that were closed.
+    replays: int = 0
+    replayed_closed: int = 0
 
 
 class Size(NamedTuple):
@@ -92,6 +95,6 @@ class Care(Protocol):
         """Remove what events with these keys hold, for good; with ``effects`` also what follows from them."""
         ...
 
-    async def retire(self, handler: str, *, dry_run: bool) -> Retired:
+    async def retire(self, handler: str, *, dry_run: bool, replays_only: bool = False) -> Retired:
         """Release a handler's subscriptions; raises `HandlerUnknown`, `RetireRefused`."""
         ...

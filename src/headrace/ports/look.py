@@ -133,7 +133,7 @@ class Replayed(NamedTuple):
     complete: bool
     owners: tuple[Owner, ...]
     begun: datetime
-    #: Deleted by retention before their turn, where that can be.
+    #: Closed unhandled: erased, given up, or on Kafka deleted by retention before their turn.
     expired: int = 0
 
 

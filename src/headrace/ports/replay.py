@@ -64,7 +64,7 @@ class ReplayState(NamedTuple):
     emitted: int
     #: Has everything that is allotted so far come to an end?
     complete: bool
-    #: Deleted by retention before their turn, where that can be.
+    #: Closed unhandled: erased, given up, or on Kafka deleted by retention before their turn.
     expired: int = 0
 
 
