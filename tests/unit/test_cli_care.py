@@ -295,7 +295,8 @@ def test_handlers_are_listed_and_retired(capsys: Capture, journal: str) -> None:
     listed = here(capsys, "handler", "ls", "--json").document["handlers"]
 
     assert dry.document == {
-        "handler": "shop.pack", "closed": 0, "untaken": WAITING, "replays": 0, "replayed_closed": 0, "dry_run": True,
+        "handler": "shop.pack", "closed": 0, "untaken": WAITING, "replays": 0, "replayed_closed": 0,
+        "dry_run": True,
     }  # fmt: skip
     assert ran.out == f"shop.pack is retired: 0 open events closed, {WAITING} not taken\n"
     none = here(capsys, "handler", "retire", "send", "--replays", "--yes")
