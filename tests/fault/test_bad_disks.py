@@ -13,7 +13,7 @@ from typing import Any
 
 import apsw
 import pytest
-from tests.fault.test_bad_files import Line, app_of, in_a_mount_of_its_own, in_a_process
+from tests.fault.test_bad_files import MIB, Line, app_of, in_a_mount_of_its_own, in_a_process
 
 # --- disks --------------------------------------------------------------------------------------
 
@@ -312,3 +312,77 @@ def test_a_disk_that_cannot_be_read_is_waited_out(tmp_path: Path) -> None:
     assert told["seen"] == list(range(-1, 300))
     assert "Trying again" in told["stderr"]
     assert "Traceback" not in told["stderr"]
+
+
+def test_a_full_disk_that_gets_room_goes_on_for_good(tmp_path: Path) -> None:
+    """2 MiB are filled, then there are 6: the WAL does not eat them, and the worker goes on."""
+    program = """
+        import subprocess
+        async def go():
+            folder, refused, wal = os.path.dirname(sys.argv[1]), 0, 0
+            app = app_of(sys.argv[1])
+            @app.handler
+            async def see(line: Line) -> LineSeen:
+                return LineSeen(n=line.n)
+            await app.open()
+            while not refused:
+                try:
+                    await app.publish(Line(n=0, text="x" * 1_000))
+                except errors.DiskFull:
+                    refused += 1
+            subprocess.run(["mount", "-o", "remount,size=6m", folder], check=True)
+            run = asyncio.create_task(app.run())
+            for n in range(400):
+                await app.publish(Line(n=n, text="x" * 1_000))
+                if n % 20 == 0:
+                    wal = max(wal, os.path.getsize(sys.argv[1] + "-wal"))
+            rows = app.journal._connection.rows
+            while rows("SELECT sum(running) FROM position") != [(0,)] and not run.done():
+                await asyncio.sleep(0.01)
+            ended = run.done()
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+            await app.close()
+            print(json.dumps({"wal": wal, "ended": ended}))
+        asyncio.run(go())
+    """
+    script = f"mount -t tmpfs -o size=2m none {tmp_path}"
+    told = in_a_mount_of_its_own(script, program, str(tmp_path / "file.db"))
+    assert not told["ended"], told["stderr"]
+    assert told["wal"] < 3 * MIB
+
+
+BACKED_UP = """
+    import subprocess
+    from pathlib import Path
+    async def go():
+        app = app_of(sys.argv[1])
+        async with app:
+            await app.publish([Line(n=n, text="x" * 100_000) for n in range(20)])
+        words = ["backup", sys.argv[2], "--journal", sys.argv[1]]
+        ran = subprocess.run([sys.executable, "-m", "headrace", *words], capture_output=True, text=True)
+        left = [one.name for one in Path(sys.argv[2]).parent.iterdir()]
+        print(json.dumps({"err": ran.stderr, "exit": ran.returncode, "left": left}))
+    asyncio.run(go())
+"""
+
+
+def test_a_backup_onto_a_full_disk_names_that_disk(tmp_path: Path) -> None:
+    """The journal is well: the target is named, and nothing is left there."""
+    small = tmp_path / "small"
+    small.mkdir()
+    script = f"mount -t tmpfs -o size=1m none {small}"
+    told = in_a_mount_of_its_own(script, BACKED_UP, str(tmp_path / "file.db"), str(small / "copy.db"))
+    refused = f"error[HR-E242]: No backup was made at {small / 'copy.db'}: its disk is full.\n"
+    assert told["err"].startswith(refused)
+    assert (told["exit"], told["left"]) == (1, [])
+
+
+def test_a_backup_that_may_not_grow_says_so(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE, met by the copy alone: the limit is told, not the journal."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))"
+    program = BACKED_UP.replace("        words", f"        {limit}\n        words")
+    told = in_a_process(program, str(tmp_path / "file.db"), str(tmp_path / "copy.db"))
+    refused = f"error[HR-E242]: No backup was made at {tmp_path / 'copy.db'}: this process may not"
+    assert told["err"].startswith(refused)
+    assert [one for one in told["left"] if "copy" in one] == []

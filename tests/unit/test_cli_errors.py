@@ -289,3 +289,46 @@ def test_an_output_that_cannot_say_everything_is_no_error(tmp_path: Path) -> Non
     assert ran.code == Exit.DONE
     assert "\\u2514\\u2500 Packed" in ran.out
     assert os.linesep in ran.out
+
+
+# --- a full disk behind stdout ----------------------------------------------------------------
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    "words",
+    ["--version", "--help", "status --help", "status", "status --json", "tail --jsonl", "explain HR-E206"],
+)
+def test_output_that_cannot_be_written_is_told_so(tmp_path: Path, words: str, *, buffered: bool) -> None:
+    """Once, with a code of its own and exit code 1, buffered or not."""
+    journal = made_journal(tmp_path)
+    with FULL.open("wb") as full:
+        ran = subprocess.run(
+            command(*words.split()),
+            cwd=tmp_path,
+            env=environment(PYTHONUNBUFFERED="" if buffered else "1", HEADRACE_JOURNAL=journal),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    said = "error[HR-E508]: What the command prints could not be written: No space left on device.\n"
+    assert ran.stderr.decode().startswith(said)
+    assert (ran.stderr.count(b"error["), ran.returncode) == (1, Exit.NO)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+def test_a_full_stderr_changes_nothing(tmp_path: Path) -> None:
+    """What cannot be said is not said; the exit code tells."""
+    with FULL.open("wb") as full:
+        ran = subprocess.run(
+            command("status"),
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=full,
+            check=False,
+        )
+    assert (ran.returncode, ran.stdout) == (Exit.UNREACHABLE, b"")

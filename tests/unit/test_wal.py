@@ -107,6 +107,30 @@ def test_a_reader_that_stays_has_it_tried_seldom(tmp_path: Path, asked: list[int
     db.close()
 
 
+def test_little_room_keeps_it_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk is short it begins anew after few pages, and no more of it than that stays on disk."""
+    monkeypatch.setattr(connections, "WAL_PAGES_SOFT", 10 * COMMITS)
+    monkeypatch.setattr(connections, "room_bytes", lambda _: connections.ROOM_BYTES_MIN - 1)
+    db = opened(tmp_path / "j.db")
+    pages = asyncio.run(write(db, COMMITS // 3))
+    limit = db.ex("PRAGMA journal_size_limit").fetchall()
+    db.close()
+    assert max(pages) < 4 * connections.WAL_PAGES_SHORT
+    assert any(after < before for before, after in pairwise(pages))
+    assert limit == [(1 << 20,)]
+
+
+def test_room_that_comes_again_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the next checkpoint: from then on the WAL may grow as elsewhere."""
+    monkeypatch.setattr(connections, "room_bytes", lambda _: 0)
+    db = opened(tmp_path / "j.db")
+    monkeypatch.undo()
+    asyncio.run(write(db, COMMITS // 3))
+    limit = db.ex("PRAGMA journal_size_limit").fetchall()
+    db.close()
+    assert limit == [(64 << 20,)]
+
+
 class Gate:
     """A connection on which every copy waits until it is let through."""
 

@@ -12,10 +12,10 @@ import typer
 
 from headrace import errors
 from headrace.cli.options import examples
-from headrace.cli.output import Exit, exit_of, paint, say, show_error
+from headrace.cli.output import Exit, exit_of, lose, paint, put, say, show_error
 from headrace.cli.target import TargetFailed
 
-DEBUG = "--debug"
+DEBUG, HELP = "--debug", "--help"
 #: In the order of a first day; each is a module beside this one.
 COMMANDS = (
     "demo",
@@ -82,7 +82,7 @@ def invoke(given: Sequence[str]) -> int:
     if arguments == ["--version"]:
         from headrace import __version__
 
-        print(f"headrace {__version__}")
+        put(f"headrace {__version__}")
         return Exit.DONE
     for stream in (sys.stdout, sys.stderr):
         # What a terminal cannot show is spelled out instead of being an error.
@@ -92,7 +92,7 @@ def invoke(given: Sequence[str]) -> int:
         wanted = next((one for one in arguments if not one.startswith("-")), None)
         command = typer.main.get_command(tree(wanted))
         # Not `command.main`: it has ways of its own with closed pipes and Ctrl-C.
-        with command.make_context("headrace", arguments) as context:
+        with command.make_context("headrace", list(arguments)) as context:
             found = command.invoke(context)
     except typer.Exit as end:
         return end.exit_code
@@ -101,6 +101,8 @@ def invoke(given: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except Exception as fault:  # noqa: BLE001 - told with a code, as every other
+        if isinstance(fault, OSError) and HELP in arguments:  # the one text that is not printed by us
+            fault = lose(fault)
         return _told(fault, debug=DEBUG in given)
     return found if isinstance(found, int) else Exit.DONE
 
@@ -116,6 +118,8 @@ def _told(fault: Exception, *, debug: bool) -> int:
     """Say what went wrong; returns the exit code."""
     if isinstance(fault, _ClickError):
         return _show_usage(fault)
+    if isinstance(fault, errors.OutputLost):  # it was told when it happened
+        return exit_of(fault)
     if debug:
         traceback.print_exception(fault)
     elif isinstance(fault, TargetFailed):

@@ -1,10 +1,11 @@
-"""The way into every command: Ctrl-C ends it quietly, and streams that are closed do no harm."""
+"""The way into every command: Ctrl-C ends it quietly; streams that are closed or full do no harm."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 _STDERR = 2
@@ -19,19 +20,29 @@ def main() -> NoReturn:
 
         code = invoke(sys.argv[1:])
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        with suppress(OSError):  # it may be closed or full too
+            print("interrupted", file=sys.stderr)
     except BrokenPipeError:  # of a command that only shows something: whoever reads has had enough
         code = 0
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            from headrace.cli.output import unheard
-
-            unheard(stream)
+    code = _flushed(code)
     # What is left is Python's own end: a second Ctrl-C in it should not print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
+
+
+def _flushed(code: int) -> int:
+    """Write what is left in the streams; returns the exit code, which tells of data that is lost."""
+    from headrace.cli.output import exit_with, lose, unheard
+
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as fault:
+            if stream is sys.stdout and not isinstance(fault, BrokenPipeError):
+                lose(fault)
+            else:
+                unheard(stream)
+    return exit_with(code)
 
 
 def _open_streams() -> None:

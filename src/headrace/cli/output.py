@@ -52,6 +52,7 @@ _EXITS: tuple[tuple[type[errors.HeadraceError], Exit], ...] = (
     (errors.ContractInvalid, Exit.UNUSABLE),
     (errors.TypeTwice, Exit.UNUSABLE),
     (errors.EventError, Exit.NO),
+    (errors.OutputLost, Exit.NO),
 )
 
 
@@ -63,9 +64,11 @@ def exit_of(error: errors.HeadraceError) -> Exit:
 #: The width of a file or a pipe.
 ENDLESS = 1_000_000
 
-# --- whoever reads may go away ----------------------------------------------------------------
+# --- whoever reads may go away, and a disk may be full ----------------------------------------
 
 _ends_with_its_reader: list[bool] = []
+#: That data could not be written is told once, and decides the exit code.
+_lost: list[errors.OutputLost] = []
 
 
 @contextmanager
@@ -88,11 +91,31 @@ def _write(text: str, stream: IO[str], *, flush: bool = False) -> None:
         if _ends_with_its_reader:
             raise
         unheard(stream)
+    except OSError as fault:
+        if stream is sys.stderr:  # nowhere is left to tell it, and the work goes on
+            return
+        lost = lose(fault)
+        if _ends_with_its_reader:
+            raise lost from fault
 
 
 def unheard(stream: IO[str]) -> None:
     """Let go of what is left to be written: whoever read it has gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def lose(fault: OSError) -> errors.OutputLost:
+    """Let go of all data from here on, since it cannot be written; say so once, and return the error."""
+    unheard(sys.stdout)
+    if not _lost:
+        _lost.append(errors.OutputLost(problem=fault.strerror or str(fault)))
+        show_error(_lost[0])
+    return _lost[0]
+
+
+def exit_with(code: int) -> int:
+    """Return the exit code of a command that ends with this one: without its data it has not done all."""
+    return exit_of(_lost[0]) if _lost and code == Exit.DONE else code
 
 
 # --- words on stderr --------------------------------------------------------------------------

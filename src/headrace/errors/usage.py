@@ -83,3 +83,17 @@ class MethodRefused(UsageError):
 
     code = "HR-E507"
     fault = Fault.YOURS
+
+
+class OutputLost(UsageError):
+    """What the command prints could not be written: {problem}.
+
+    What it has done stands. A command that only shows something ends; any other goes on to its end, without
+    further output.
+
+    Hint: free space where the output goes; what is there of it is not whole. Commands that only show may be
+    given again; of others, ``headrace status`` tells what they have done.
+    """
+
+    code = "HR-E508"
+    fault = Fault.THEIRS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -16,7 +17,7 @@ import apsw
 from headrace import errors
 from headrace.journal.closing import fence
 from headrace.journal.connection import Connection
-from headrace.journal.file import mapped, open_file
+from headrace.journal.file import mapped, open_file, translated
 from headrace.journal.notify import notify_path
 from headrace.journal.queries import load
 from headrace.journal.reader import Reader
@@ -27,6 +28,7 @@ from headrace.ports import Chance, Clock, Faults, NoFaults
 STEPS_BETWEEN_LOOKS = 100_000
 #: A copy that is not whole: its target's name with the process that makes it.
 _PART = ".{name}.{pid}.part"
+_FULL = "its disk is full"
 
 
 def copy_to(source: str, target: str, *, clock: Clock, chance: Chance, faults: Faults) -> tuple[int, int]:
@@ -94,21 +96,32 @@ def _refused(target: str) -> Generator[None]:
         yield
     except FileExistsError:
         raise errors.BackupRefused(target=target, problem="it exists") from None
+    except errors.FileLimited as fault:
+        problem = "this process may not write files of more than {limit_bytes} bytes".format(**fault.context)
+        raise errors.BackupRefused(target=target, problem=problem, hint=fault.hint) from fault
+    except errors.DiskFull as fault:
+        raise errors.BackupRefused(target=target, problem=_FULL) from fault
     except OSError as fault:
-        raise errors.BackupRefused(target=target, problem=str(fault.strerror or fault)) from fault
+        full = fault.errno in (errno.ENOSPC, errno.EDQUOT)
+        problem = _FULL if full else str(fault.strerror or fault)
+        raise errors.BackupRefused(target=target, problem=problem) from fault
 
 
 def _write(source: str, part: Path) -> None:
     """Copy what the journal holds at one moment; a reader, so nobody waits for it."""
+    refused: apsw.Error | None = None
     with mapped(source):
         db = open_file(source)
         try:
             db.set_progress_handler(lambda: False, STEPS_BETWEEN_LOOKS)  # Python sees to its signals
             db.execute(load("care.sql").copy_to, (str(part),))
         except (apsw.FullError, apsw.CantOpenError, apsw.IOError) as fault:
-            raise OSError(str(fault)) from fault
+            refused = fault  # by the disk of the copy: the journal is only read
         finally:
             db.close()
+    if refused is not None:
+        told = translated(refused, str(part))
+        raise told if isinstance(told, errors.DiskFull) else OSError(str(refused)) from refused
 
 
 def _settle(part: Path, clock: Clock, chance: Chance) -> int:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import apsw
 
 from headrace import errors
-from headrace.journal.disk import Checkpointer, Flusher
+from headrace.journal.disk import Checkpointer, Flusher, room_bytes
 from headrace.journal.file import JOURNAL, MEMORY, Form, mapped, open_file, prepare, translated
 from headrace.journal.notify import ALL, Notifier, Tell, notify_path
 from headrace.journal.queries import load
@@ -45,6 +45,12 @@ WAL_PAGES_WARN = 16_384
 WARN_NS_MIN = 60_000_000_000
 #: A checkpoint that a reader holds up is repeated when the WAL has grown so much more, not at every commit.
 WAL_PAGES_STEP = 1_500
+#: The same where the disk has little room: the WAL must not take what the file itself needs to grow, for then
+#: no checkpoint gets through any more.  1 MiB; after as much more it runs in the way of the work.
+WAL_PAGES_SHORT = 250
+#: 94 MiB: little room is less than twice what the WAL takes elsewhere.  Looked at when the file is opened, at
+#: each checkpoint, and when the disk was full.
+ROOM_BYTES_MIN = 2 * WAL_PAGES_HARD * 4096
 #: Rows per multi-row INSERT: binding costs less than stepping.
 _CHUNKS = (100, 64, 32, 16, 8, 4, 2, 1)
 
@@ -97,6 +103,8 @@ class Connection:
         self._closed = False
         self._wal_pages = 0
         self._wal_pages_due = WAL_PAGES_SOFT  # the next checkpoint
+        self._short = False  # of room: the WAL is kept small
+        self._was_full = False
         self._warned_ns = -WARN_NS_MIN
         self._many: dict[tuple[str, int], str] = {}
         self._checkpointer: Checkpointer | None = None
@@ -124,6 +132,9 @@ class Connection:
         if not self.memory:
             self._db.set_wal_hook(self._saw_wal)
             self._checkpointer = Checkpointer(self.file)
+            self._look_at_room()
+            if self._short:  # who was here before may have left a large WAL
+                self._restart_wal()
             if form is JOURNAL:  # nobody waits for news from another file
                 mode = stat.S_IMODE(Path(self.file).stat().st_mode)
                 self._notifier = Notifier(notify_path(self.file), mode)
@@ -133,9 +144,22 @@ class Connection:
 
     def _saw_wal(self, _db: object, _name: str, pages: int) -> int:
         if pages < self._wal_pages:  # it has begun anew
-            self._wal_pages_due = WAL_PAGES_SOFT
+            self._wal_pages_due = WAL_PAGES_SHORT if self._short else WAL_PAGES_SOFT
         self._wal_pages = pages
         return 0
+
+    def _look_at_room(self) -> None:
+        """See how much room the disk has, and keep the WAL accordingly."""
+        self._short = room_bytes(self.file) < ROOM_BYTES_MIN
+        if self._short:
+            self._wal_pages_due = min(self._wal_pages_due, self._wal_pages + WAL_PAGES_SHORT)
+        self.ex(self.queries.keep_wal_short if self._short else self.queries.keep_wal).fetchall()
+
+    def _restart_wal(self) -> None:
+        """Have the next commit begin the WAL anew, if nobody is in the way."""
+        # A fault here (busy, full) is met again by the next writer, who reports it.
+        with suppress(apsw.Error):
+            self.ex(self.queries.checkpoint_restart).fetchall()
 
     def rows(self, sql: str, bindings: Sequence[Any] = ()) -> list[Any]:
         """Return all rows; nothing keeps a read transaction open across an ``await``.
@@ -245,6 +269,10 @@ class Connection:
         raise AssertionError("unreachable")
 
     def _transact(self, work: Callable[[], T]) -> T:
+        if self._was_full:  # what the WAL holds may fit into the file, now or since there is new room
+            self._was_full = False
+            self._look_at_room()
+            self._restart_wal()
         try:
             self.ex(self.queries.begin)
             result = work()
@@ -252,6 +280,7 @@ class Connection:
         except BaseException as fault:
             if self._db.in_transaction:
                 self.ex(self.queries.rollback)
+            self._was_full = isinstance(fault, apsw.FullError) and not self.memory
             if isinstance(fault, apsw.Error) and not isinstance(
                 fault, (apsw.BusyError, apsw.ConstraintError)
             ):
@@ -265,13 +294,15 @@ class Connection:
         """Ask the thread; where it cannot keep up, do the rest here, so that the WAL can start again."""
         if self._checkpointer is None:
             return
-        self._wal_pages_due = self._wal_pages + WAL_PAGES_STEP
-        if self._wal_pages <= WAL_PAGES_HARD or not self._checkpointer.idle():
+        self._look_at_room()
+        hard, step = WAL_PAGES_HARD, WAL_PAGES_STEP
+        if self._short:
+            hard, step = 2 * WAL_PAGES_SHORT, WAL_PAGES_SHORT
+        self._wal_pages_due = self._wal_pages + step
+        if self._wal_pages <= hard or not self._checkpointer.idle():
             self._checkpointer.ask()
         else:
-            # The commit stands: a fault here (busy, full) is met again by the next writer, who reports it.
-            with suppress(apsw.Error):
-                self.ex(self.queries.checkpoint_restart).fetchall()
+            self._restart_wal()  # the commit stands, whatever comes of it
         now = self.clock.boot_ns()
         if self._wal_pages > WAL_PAGES_WARN and now - self._warned_ns > WARN_NS_MIN:
             self._warned_ns = now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +25,15 @@ RESTART_WAIT_MS = 10
 _to_disk = getattr(os, "fdatasync", os.fsync)
 #: The first flush that failed, for each journal: until the process ends nobody can say what is on disk.
 _faults: dict[str, OSError] = {}
+
+
+def room_bytes(path: str) -> int:
+    """Return how many bytes may still be written beside a file, or `sys.maxsize` where nobody can say."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return sys.maxsize
+    return found.f_bavail * found.f_frsize
 
 
 class _Request(NamedTuple):

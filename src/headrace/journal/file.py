@@ -42,7 +42,6 @@ class Form(NamedTuple):
 
 JOURNAL = Form(APPLICATION_ID, ("schema.sql", "schema_2.sql", "schema_3.sql"))
 _PRAGMAS = (
-    "journal_size_limit=67108864",
     "cache_size=-65536",
     "temp_store=MEMORY",
     "foreign_keys=OFF",

@@ -27,6 +27,12 @@ PRAGMA wal_checkpoint(PASSIVE);
 -- name: checkpoint_restart
 -- Move the rest while nobody writes: the next who does begins the WAL anew.
 PRAGMA wal_checkpoint(RESTART);
+-- name: keep_wal
+-- So many bytes of the WAL stay on disk when it begins anew: 64 MiB.
+PRAGMA journal_size_limit=67108864;
+-- name: keep_wal_short
+-- The same where the disk has little room: 1 MiB.
+PRAGMA journal_size_limit=1048576;
 
 -- name: meta_set
 -- Note a fact about the journal itself.
