@@ -132,7 +132,7 @@ def test_results_go_into_the_live_topics_when_that_is_said(folder: Path) -> None
     again = replay(folder, "--live")
 
     assert again.code == Exit.DONE
-    assert "there is nothing to do, into the live topics" in again.out
+    assert "nothing to replay into the live topics: 0 events\n" in again.out
     told = replay(folder, "--live", "--json").document
     assert (told["handled"], told["left"], told["complete"]) == (0, 0, True), "for scripts it is as the first"
     assert "12 with another replay of this version" in again.out
@@ -192,11 +192,20 @@ def test_the_version_that_is_meant_can_be_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--live", "--side", "a"), Exit.UNUSABLE, "--side and --live do not go together"),
-        (("--live", "--again", "a"), Exit.NO, "handled again only beside the live results"),
-        (("--follow", "--to", "9"), Exit.NO, "it cannot follow what is bounded by --to or --chain"),
-        (("--side", "a b"), Exit.NO, "'a b' has characters that are not allowed in a name"),
-        (("--side", "a" * 200), Exit.NO, "too long beside topic routed"),
+        (("--live", "--side", "a"), Exit.UNUSABLE, "--live and --side do not go together"),
+        (("--live", "--again", "a"), Exit.UNUSABLE, "handled again only beside the live results"),
+        (("--follow", "--to", "9"), Exit.UNUSABLE, "--follow and --to do not go together"),
+        (("--follow", "--chain", "a"), Exit.UNUSABLE, "--follow and --chain do not go together"),
+        (("--live", "--side", ""), Exit.UNUSABLE, "--live and --side do not go together"),
+        (("--side", ""), Exit.UNUSABLE, "--side is empty"),
+        (("--again", ""), Exit.UNUSABLE, "--again is empty"),
+        (("--side", "a b"), Exit.UNUSABLE, "--side 'a b' has characters that are not allowed in a name"),
+        (("--again", "../x"), Exit.UNUSABLE, "--again '../x' has characters that are not allowed in a name"),
+        (("--side", "ü"), Exit.UNUSABLE, "letters A to Z or a to z, digits, and any of . _ -"),
+        (("--side", "a" * 300), Exit.UNUSABLE, "--side is too long: 300 characters, and at most 200"),
+        (("--side", "a" * 189), Exit.UNUSABLE, "beside topic routed: 189 characters, and at most 188"),
+        (("--from", "10", "--to", "5"), Exit.UNUSABLE, "--from 10 is beyond --to 5"),
+        (("--from", "1h", "--to", "2h"), Exit.UNUSABLE, "--from names the beginning: --from 2h --to 1h"),
         (("--from", "yesterday"), Exit.UNUSABLE, "--from 'yesterday' is neither an offset nor a time"),
         (("--rate", "fast"), Exit.UNUSABLE, "--rate 'fast' is no number of events a second"),
         (("--rate", "0"), Exit.UNUSABLE, "--rate '0' is no number of events a second"),
@@ -209,6 +218,7 @@ def test_what_cannot_be_is_refused(folder: Path, options: tuple[str, ...], code:
     ran = replay(folder, *options)
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
+    assert ("error[HR-E505]" in ran.err) == (code == Exit.UNUSABLE)
     beside = ("__", "headrace.db-", ".headrace.db-")
     there = {path.name for path in folder.iterdir() if not path.name.startswith(beside)}
     assert there == {"app.py", "headrace.db"}

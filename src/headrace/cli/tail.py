@@ -11,7 +11,7 @@ from uuid import UUID
 import typer
 
 from headrace import errors
-from headrace.cli.moments import EVER, Bound, bound_of
+from headrace.cli.moments import EVER, Bound, stretch_of
 from headrace.cli.options import Index, Journal, JsonLines, TopicName, TypeName, examples
 from headrace.cli.output import Exit, counted, ending_with_reader, put, put_json_line, warn
 
@@ -88,8 +88,7 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
 
     if follow and last is not None:
         raise errors.CommandInvalid(problem="--to ends, and --follow does not", hint="drop one of them")
-    now_us = SystemClock().wall_us()
-    begin, end = bound_of("--from", first, now_us), bound_of("--to", last, now_us)
+    begin, end = stretch_of(first, last, SystemClock().wall_us())
     wanted = Wanted(topic, kind, key, tuple(map(_condition, where or ())), begin, end, side)
 
     async def look(at: Look) -> None:
