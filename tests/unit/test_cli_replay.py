@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.unit.terminal import Ran, Running, apart
 
 from headrace.cli.output import Exit
+from headrace.cli.replay import IDLE_LOOKS, _Run
+from headrace.ports.replay import ReplayState
+from headrace.settings import Settings
 
 APP = """
 import os, time
@@ -181,6 +186,26 @@ def test_an_interrupted_replay_goes_on(folder: Path) -> None:
     assert apart("status", "--verify", cwd=folder).code == Exit.DONE
 
 
+def test_a_replay_without_partitions_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once, after a second, where it goes on: what was killed holds them until its lease is over."""
+    app: Any = SimpleNamespace(settings=Settings(lease_ms=2_500))
+    under_way = ReplayState(12, 0, 3, 0, 3, complete=False)
+
+    def told(held: int, *, resumed: bool, now: ReplayState = under_way) -> str:
+        run = _Run(app, None, None, dry_run=False, as_json=False)
+        worker: Any = SimpleNamespace(servers=[SimpleNamespace(consumer=SimpleNamespace(held=lambda: held))])
+        begun: Any = SimpleNamespace(resumed=resumed)
+        for _ in range(3 * IDLE_LOOKS):
+            run._tell_wait(worker, begun, now)
+        return capsys.readouterr().err
+
+    said = "no partition is free yet; those of a process that has died come free within 2.5 s\n"
+    assert told(0, resumed=True) == said
+    assert told(1, resumed=True) == ""
+    assert told(0, resumed=False) == ""
+    assert told(0, resumed=True, now=under_way._replace(complete=True)) == ""
+
+
 def test_the_version_that_is_meant_can_be_named(folder: Path) -> None:
     """Another one in the app is a no; nothing is written."""
     ran = replay(folder, "--model-version", "1")
@@ -199,6 +224,8 @@ def test_the_version_that_is_meant_can_be_named(folder: Path) -> None:
         (("--live", "--side", ""), Exit.UNUSABLE, "--live and --side do not go together"),
         (("--side", ""), Exit.UNUSABLE, "--side is empty"),
         (("--again", ""), Exit.UNUSABLE, "--again is empty"),
+        (("--model-version", ""), Exit.UNUSABLE, "--model-version is empty"),
+        (("--chain", ""), Exit.UNUSABLE, "the id of the event is empty"),
         (("--side", "a b"), Exit.UNUSABLE, "--side 'a b' has characters that are not allowed in a name"),
         (("--again", "../x"), Exit.UNUSABLE, "--again '../x' has characters that are not allowed in a name"),
         (("--side", "ü"), Exit.UNUSABLE, "letters A to Z or a to z, digits, and any of . _ -"),

@@ -12,7 +12,7 @@ import typer
 
 from headrace import errors
 from headrace.cli.moments import stretch_of
-from headrace.cli.options import Index, Journal, Json, Target, examples
+from headrace.cli.options import Index, Journal, Json, Target, examples, not_empty
 from headrace.cli.output import Exit, Progress, counted, plain, put, put_facts, put_json, say
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ _EPILOG = examples(
     more="The version is that of the code and the model file of this app. Killed at any moment, the same"
     " command goes on. Ctrl-C: what is in hand ends or is handed back.",
 )
+#: After so many looks (a second) a replay without partitions says so: who ends in order hands over at once.
+IDLE_LOOKS = 10
 #: What the reasons mean for which an event is not replayed.
 _REASONS = {
     "before_start": "older than the start of the handler",
@@ -107,7 +109,10 @@ def _replay(  # noqa: PLR0913, PLR0917 - one parameter per option
     last: End = None,
     chain: Annotated[
         str | None,
-        typer.Option("--chain", show_default=False, metavar="EVENT", help="Events of the chain of this one."),
+        typer.Option(
+            "--chain", show_default=False, metavar="EVENT", help="Events of the chain of this one.",
+            callback=not_empty,
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Shadow: go on with what is handled live from now on.")
@@ -130,6 +135,8 @@ def _replay(  # noqa: PLR0913, PLR0917 - one parameter per option
     _check(
         {"--live": live, "--side": side, "--again": again, "--follow": follow, "--to": last, "--chain": chain}
     )
+    if version is not None and not version:
+        raise errors.CommandInvalid(problem="--model-version is empty", hint="leave it out for any version")
     for flag, name in (("--side", side), ("--again", again)):
         _check_name(flag, name)
     begin, end = stretch_of(first, last, SystemClock().wall_us())
@@ -228,6 +235,8 @@ class _Run:
         self._stop = asyncio.Event()
         self._interrupted = False
         self._before = 0
+        #: Looks at a replay that goes on, but holds no partition yet.
+        self._idle_looks = 0
 
     async def whole(self, order: Order) -> int:
         """Plan or carry out; returns the exit code."""
@@ -264,6 +273,7 @@ class _Run:
         self._before = state.done + state.dead + state.expired
 
         def tell(now: ReplayState) -> None:
+            self._tell_wait(worker, begun, now)
             bar.total = now.allotted
             bar.at(now.done + now.dead + now.expired, f"{now.dead:,} dead" if now.dead else "")
 
@@ -294,6 +304,15 @@ class _Run:
         say(f"{order.handler}, version {plan.version.name}, {_where(order)}: {how}")
         if order.follow:
             say("following what is handled live; Ctrl-C ends it")
+
+    def _tell_wait(self, worker: ReplayWorker, begun: Replay, now: ReplayState) -> None:
+        """Say once what a replay waits for that goes on after the death of another process."""
+        if not begun.resumed or now.complete or any(one.consumer.held() for one in worker.servers):
+            return
+        self._idle_looks += 1
+        if self._idle_looks == IDLE_LOOKS:
+            lease_s = self._app.settings.lease_ms / 1000
+            say(f"no partition is free yet; those of a process that has died come free within {lease_s:g} s")
 
     def _tell_plan(self, order: Order, plan: ReplayPlan) -> None:
         """Print what would be done, or that there is nothing to do."""

@@ -12,7 +12,7 @@ import typer
 
 from headrace import errors
 from headrace.cli.moments import EVER, Bound, stretch_of
-from headrace.cli.options import Index, Journal, JsonLines, TopicName, TypeName, examples
+from headrace.cli.options import Index, Journal, JsonLines, TopicName, TypeName, examples, not_empty
 from headrace.cli.output import Exit, counted, ending_with_reader, put, put_json_line, warn
 
 if TYPE_CHECKING:
@@ -50,7 +50,10 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
     ] = None,
     chain: Annotated[
         str | None,
-        typer.Option("--chain", metavar="EVENT", help="Of the chain of this event.", show_default=False),
+        typer.Option(
+            "--chain", metavar="EVENT", help="Of the chain of this event.", show_default=False,
+            callback=not_empty,
+        ),
     ] = None,
     first: Annotated[
         str | None,
@@ -93,6 +96,7 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
 
     async def look(at: Look) -> None:
         await _warn_of_topic(at, topic)
+        await _warn_of_side(at, side)
         feed = at.feed(topic, begin.offset or 0, begin.us)
         tail = Tail(feed, wanted, limit, _json if jsonl else _text)
         if chain is not None:
@@ -123,6 +127,14 @@ async def _warn_of_topic(look: Look, topic: str | None) -> None:
     known = [one.name for one in await look.topics()]
     if topic not in known:
         warn(f"the journal has no topic {topic}; it has {', '.join(known) or 'none'}")
+
+
+async def _warn_of_side(look: Look, side: str | None) -> None:
+    if side is None:
+        return
+    known = sorted({one.side for one in await look.replays() if one.side is not None})
+    if side not in known:
+        warn(f"the journal has no side {side}; it has {', '.join(known) or 'none'}")
 
 
 async def _chain(look: Look, text: str, wanted: Wanted) -> list[StoredEvent]:
@@ -222,7 +234,7 @@ class Tail:
     ) -> None:
         self._feed, self._wanted, self._show = feed, wanted, show
         self._left = limit
-        self._ended = False
+        self._ended = self._shown = False
         self._shown_before: set[UUID] = set()
 
     async def run(self, newest: int | None, *, follow: bool) -> None:
@@ -232,6 +244,7 @@ class Tail:
                 for event in await self._feed.newest(newest, self._wanted.fits):
                     self._take(event)
             await self._catch_up()
+            self._warn_of_type(follow=follow)
             while follow and not self._finished():
                 await self._feed.wait()
                 await self._catch_up()
@@ -246,7 +259,13 @@ class Tail:
         if follow:
             await self.run(None, follow=True)
         else:
+            self._warn_of_type(follow=False)
             await self._feed.close()
+
+    def _warn_of_type(self, *, follow: bool) -> None:
+        """Say that it may be the name of the type: any app may have types that no journal knows."""
+        if not self._shown and self._wanted.kind is not None:
+            warn(f"no event of type {self._wanted.kind} was found{' so far' if follow else ''}")
 
     def _finished(self) -> bool:
         return self._ended or (self._left is not None and self._left <= 0)
@@ -266,5 +285,6 @@ class Tail:
         if self._finished() or not self._wanted.fits(event):
             return
         self._show(event)
+        self._shown = True
         if self._left is not None:
             self._left -= 1
