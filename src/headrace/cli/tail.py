@@ -31,6 +31,17 @@ _EPILOG = examples(
     "headrace tail --from 1 --limit 100 --jsonl | jq .payload",
 )
 
+ChainOf = Annotated[
+    str | None,
+    typer.Option(
+        "--chain",
+        metavar="EVENT",
+        help="Of the chain of this event.",
+        show_default=False,
+        callback=not_empty,
+    ),
+]
+
 
 def add_to(top: typer.Typer) -> None:
     """Add the command."""
@@ -48,13 +59,7 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
             help="Whose payload has this value in this field (a.b for one inside); may be repeated.",
         ),
     ] = None,
-    chain: Annotated[
-        str | None,
-        typer.Option(
-            "--chain", metavar="EVENT", help="Of the chain of this event.", show_default=False,
-            callback=not_empty,
-        ),
-    ] = None,
+    chain: ChainOf = None,
     first: Annotated[
         str | None,
         typer.Option(
