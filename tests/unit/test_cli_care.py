@@ -224,6 +224,14 @@ def test_erase_leaves_no_byte(capsys: Capture, journal: str, tmp_path: Path) -> 
     assert here(capsys, "status", "--verify").code == Exit.DONE
 
 
+def test_erase_of_an_empty_key_is_refused(capsys: Capture, journal: str) -> None:
+    """A script has left it blank; nothing would be erased, and that would look done."""
+    ran = here(capsys, "erase", "--key", "customer-1", "--key", "", "--yes")
+
+    assert (ran.code, ran.out) == (Exit.UNUSABLE, "")
+    assert "error[HR-E505]: The command line cannot be followed: --key is empty" in ran.err
+
+
 def test_an_erased_event_is_told_as_such(capsys: Capture, journal: str) -> None:
     """`show` draws its chain, `why` says what became of it, `dlq` lists the reason."""
     event_id = here(capsys, "tail", "--jsonl", "--topic", "orders", "--limit", 1).lines[0]["event_id"]

@@ -38,6 +38,20 @@ def test_a_redrive_counts_before_and_after(capsys: Capture, journal: str) -> Non
     assert here(capsys, "status", "--verify").code == Exit.DONE
 
 
+@pytest.mark.parametrize("command", ["show", "redrive"])
+@pytest.mark.parametrize("name", ["abc", "99", "01a22a41-9f19-79cd"])
+def test_a_letter_that_is_not_there_is_answered_with_how_letters_are_named(
+    capsys: Capture, journal: str, command: str, name: str
+) -> None:
+    """Not with how events are found."""
+    ran = here(capsys, "dlq", command, name)
+
+    assert (ran.code, ran.out) == (Exit.NO, "")
+    assert f"No event has the id {name}. There is no such dead letter." in ran.err
+    assert ran.err.endswith("`headrace dlq ls` lists them\n")
+    assert "UUID" not in ran.err
+
+
 def test_letters_are_chosen_by_filters(capsys: Capture, journal: str) -> None:
     """Handler, reason and type together; nothing chosen is nothing done, and no failure."""
     none = here(capsys, "dlq", "redrive", "--reason", "crash", "--yes")

@@ -153,6 +153,35 @@ def test_tail_filters_and_begins_where_told(capsys: Capture, journal: str) -> No
     assert "no topic ordres; it has orders, packed" in nothing.err
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--type", "nope"), "no event of type nope was found\n"),
+        (("--type", "nope", "--from", "1"), "no event of type nope was found\n"),
+        (("--type", "nope", "--limit", "3"), "no event of type nope was found\n"),
+        (("--side", "nope"), "the journal has no side nope; it has none\n"),
+    ],
+)
+def test_tail_tells_of_a_name_that_leads_to_nothing(
+    capsys: Capture, journal: str, options: tuple[str, ...], said: str
+) -> None:
+    """A slip of the pen looks like an empty journal otherwise; it is no failure."""
+    ran = here(capsys, "tail", "--journal", journal, *options)
+
+    assert (ran.code, ran.out) == (Exit.DONE, "")
+    assert f"warning: {said}" in ran.err
+    assert "warning" not in here(capsys, "tail", "--journal", journal, "--type", "Packed").err
+
+
+def test_an_id_that_is_empty_is_refused(capsys: Capture, journal: str) -> None:
+    """A script has left it blank; nobody's id is empty."""
+    for command in (("why", ""), ("show", ""), ("tail", "--chain", ""), ("dlq", "show", "")):
+        ran = here(capsys, *command, "--journal", journal)
+        assert (ran.code, ran.out) == (Exit.UNUSABLE, ""), command
+        assert "error[HR-E505]" in ran.err
+        assert "is empty" in ran.err
+
+
 def test_tail_filters_by_key_and_content(capsys: Capture, journal: str) -> None:
     """Only what fits counts for the newest; several conditions hold together; text is compared as it is."""
 

@@ -120,6 +120,7 @@ def test_each_line_is_published_or_named(folder: Path) -> None:
         f"error[{code}]: line {2 * number + 2}: " + line.split(": ", 2)[2]
         for (number, code), line in zip(enumerate(BAD_LINES.values()), _by_line(told), strict=True)
     )
+    assert any(line.endswith(" Expecting value: column 1") for line in told), "of the line no second number"
     assert f"not published: {len(BAD_LINES)} lines" in ran.err
     assert [one["owner"] for one in stored(folder)] == [f"a{number}" for number in range(len(good))]
 

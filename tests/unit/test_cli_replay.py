@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.unit.terminal import Ran, Running, apart
 
 from headrace.cli.output import Exit
+from headrace.cli.replay import IDLE_LOOKS, _Run
+from headrace.ports.replay import ReplayState
+from headrace.settings import Settings
 
 APP = """
 import os, time
@@ -132,7 +137,7 @@ def test_results_go_into_the_live_topics_when_that_is_said(folder: Path) -> None
     again = replay(folder, "--live")
 
     assert again.code == Exit.DONE
-    assert "there is nothing to do, into the live topics" in again.out
+    assert "nothing to replay into the live topics: 0 events\n" in again.out
     told = replay(folder, "--live", "--json").document
     assert (told["handled"], told["left"], told["complete"]) == (0, 0, True), "for scripts it is as the first"
     assert "12 with another replay of this version" in again.out
@@ -181,6 +186,26 @@ def test_an_interrupted_replay_goes_on(folder: Path) -> None:
     assert apart("status", "--verify", cwd=folder).code == Exit.DONE
 
 
+def test_a_replay_without_partitions_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once, after a second, where it goes on: what was killed holds them until its lease is over."""
+    app: Any = SimpleNamespace(settings=Settings(lease_ms=2_500))
+    under_way = ReplayState(12, 0, 3, 0, 3, complete=False)
+
+    def told(held: int, *, resumed: bool, now: ReplayState = under_way) -> str:
+        run = _Run(app, None, None, dry_run=False, as_json=False)
+        worker: Any = SimpleNamespace(servers=[SimpleNamespace(consumer=SimpleNamespace(held=lambda: held))])
+        begun: Any = SimpleNamespace(resumed=resumed)
+        for _ in range(3 * IDLE_LOOKS):
+            run._tell_wait(worker, begun, now)
+        return capsys.readouterr().err
+
+    said = "no partition is free yet; those of a process that has died come free within 2.5 s\n"
+    assert told(0, resumed=True) == said
+    assert told(1, resumed=True) == ""
+    assert told(0, resumed=False) == ""
+    assert told(0, resumed=True, now=under_way._replace(complete=True)) == ""
+
+
 def test_the_version_that_is_meant_can_be_named(folder: Path) -> None:
     """Another one in the app is a no; nothing is written."""
     ran = replay(folder, "--model-version", "1")
@@ -192,11 +217,22 @@ def test_the_version_that_is_meant_can_be_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--live", "--side", "a"), Exit.UNUSABLE, "--side and --live do not go together"),
-        (("--live", "--again", "a"), Exit.NO, "handled again only beside the live results"),
-        (("--follow", "--to", "9"), Exit.NO, "it cannot follow what is bounded by --to or --chain"),
-        (("--side", "a b"), Exit.NO, "'a b' has characters that are not allowed in a name"),
-        (("--side", "a" * 200), Exit.NO, "too long beside topic routed"),
+        (("--live", "--side", "a"), Exit.UNUSABLE, "--live and --side do not go together"),
+        (("--live", "--again", "a"), Exit.UNUSABLE, "handled again only beside the live results"),
+        (("--follow", "--to", "9"), Exit.UNUSABLE, "--follow and --to do not go together"),
+        (("--follow", "--chain", "a"), Exit.UNUSABLE, "--follow and --chain do not go together"),
+        (("--live", "--side", ""), Exit.UNUSABLE, "--live and --side do not go together"),
+        (("--side", ""), Exit.UNUSABLE, "--side is empty"),
+        (("--again", ""), Exit.UNUSABLE, "--again is empty"),
+        (("--model-version", ""), Exit.UNUSABLE, "--model-version is empty"),
+        (("--chain", ""), Exit.UNUSABLE, "the id of the event is empty"),
+        (("--side", "a b"), Exit.UNUSABLE, "--side 'a b' has characters that are not allowed in a name"),
+        (("--again", "../x"), Exit.UNUSABLE, "--again '../x' has characters that are not allowed in a name"),
+        (("--side", "ü"), Exit.UNUSABLE, "letters A to Z or a to z, digits, and any of . _ -"),
+        (("--side", "a" * 300), Exit.UNUSABLE, "--side is too long: 300 characters, and at most 200"),
+        (("--side", "a" * 189), Exit.UNUSABLE, "beside topic routed: 189 characters, and at most 188"),
+        (("--from", "10", "--to", "5"), Exit.UNUSABLE, "--from 10 is beyond --to 5"),
+        (("--from", "1h", "--to", "2h"), Exit.UNUSABLE, "--from names the beginning: --from 2h --to 1h"),
         (("--from", "yesterday"), Exit.UNUSABLE, "--from 'yesterday' is neither an offset nor a time"),
         (("--rate", "fast"), Exit.UNUSABLE, "--rate 'fast' is no number of events a second"),
         (("--rate", "0"), Exit.UNUSABLE, "--rate '0' is no number of events a second"),
@@ -209,6 +245,7 @@ def test_what_cannot_be_is_refused(folder: Path, options: tuple[str, ...], code:
     ran = replay(folder, *options)
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
+    assert ("error[HR-E505]" in ran.err) == (code == Exit.UNUSABLE)
     beside = ("__", "headrace.db-", ".headrace.db-")
     there = {path.name for path in folder.iterdir() if not path.name.startswith(beside)}
     assert there == {"app.py", "headrace.db"}

@@ -41,13 +41,16 @@ def test_bytes_pass_only_if_they_are_json(body: bytes) -> None:
     [
         (b"", "Expecting value"),
         (b"{", "Expecting property name"),
-        (b"{} {}", "Extra data"),
+        (b"{} {}", "Extra data: column 4$"),  # of one line no other is told: it may be the tenth of a file
+        (b"{}\n {}\n", "Extra data: line 2 column 2$"),
         (b"{'a': 1}", "Expecting property name"),
         (b'{"a": 1,}', "trailing comma|Expecting property name"),
         (b"\xff", "utf-8"),
         (b'"\xed\xa0\x80"', "utf-8"),  # a surrogate in bytes
         (b'"\xc0\xaf"', "utf-8"),  # an overlong form
-        (b"\xef\xbb\xbf{}", "Expecting value|BOM"),
+        (b"\xef\xbb\xbf{}", "A byte order mark stands where JSON has none: column 1$"),
+        (b"{}\xef\xbb\xbf{}", "A byte order mark stands where JSON has none: column 3$"),
+        (b"{}\n\xef\xbb\xbf{}", "JSON has none: line 2 column 1$"),
         ('{"a": 1}'.encode("utf-16"), "utf-8"),
         (b'"tab\there"', "control character"),
         (b"NaN", "NaN is not JSON"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import errors
-from headrace.cli.moments import EVER, Bound, bound_of
+from headrace.cli.moments import EVER, Bound, bound_of, stretch_of
 from headrace.journal.reader import Reader
 from headrace.ports.look import SKEW_US_MAX, moment, us_of
 
@@ -107,3 +107,13 @@ def test_a_time_is_found_without_reading_everything() -> None:
 
     assert reader.before(50_000_000_000) == 50_000 - SKEW_US_MAX // 1_000_000 - 1
     assert len(looked) <= 20
+
+
+@pytest.mark.parametrize(("first", "last"), [("10", "5"), ("2026-05-05", "2026-05-04"), ("1h", "2h")])
+def test_a_stretch_that_ends_before_it_begins_is_refused(first: str, last: str) -> None:
+    """It is a slip, and no events would look like an answer; an offset and a time cannot be compared."""
+    with pytest.raises(errors.CommandInvalid, match=f"--from {first} is beyond --to {last}"):
+        stretch_of(first, last, NOW_US)
+    assert stretch_of(last, first, NOW_US) == (bound_of("", last, NOW_US), bound_of("", first, NOW_US))
+    assert stretch_of("5", "5", NOW_US) == (Bound(offset=5), Bound(offset=5))
+    assert stretch_of("9999", "2h", NOW_US)[0] == Bound(offset=9_999)

@@ -44,6 +44,8 @@ Reason = Annotated[
     typer.Option("--reason", help="With this reason, such as failed or crash.", show_default=False),
 ]
 
+_NAMES = "a dead letter is named by its number, or by the id of its event; ``headrace dlq ls`` lists them"
+
 
 def add_to(top: typer.Typer) -> None:
     """Add the commands."""
@@ -130,12 +132,24 @@ def _show(
     """Print a dead letter: error, traceback, attempts, original bytes."""
     from headrace.cli.access import looked
 
-    found = looked(journal, index, lambda at: at.named(letter))
+    found = looked(journal, index, lambda at: _named(at, letter))
     if as_json:
         put_json(_entry(found[-1], whole=True) | {"earlier": [one.id for one in found[:-1]]})
         return Exit.DONE
     _put_letter(found[-1])
     return Exit.DONE
+
+
+async def _named(look: Look, text: str) -> list[Letter]:
+    """Return the dead letters that a text names; where there are none the hint is about letters."""
+    if not text:
+        raise errors.CommandInvalid(problem="the number of the dead letter is empty", hint=_NAMES)
+    try:
+        return await look.named(text)
+    except errors.EventNotFound as fault:
+        if fault.hint != errors.EventNotFound().hint:
+            raise  # it names candidates
+        raise errors.EventNotFound("There is no such dead letter.", hint=_NAMES, event_id=text) from None
 
 
 def _put_letter(one: Letter) -> None:
@@ -261,7 +275,7 @@ class Decision:
             return await look.letters(wanted)
         found: dict[int, Letter] = {}
         for text in named:
-            several = await look.named(text)
+            several = await _named(look, text)
             # An event may have died for several handlers, and after a redrive: the undecided count.
             open_ones = [one for one in several if one.fate is None] or several[-1:]
             found |= {one.id: one for one in open_ones}

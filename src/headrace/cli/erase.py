@@ -53,6 +53,11 @@ def _erase(
     """
     from headrace.cli.access import cared
 
+    if "" in keys:
+        raise errors.CommandInvalid(
+            problem="--key is empty", hint="an event has no such key; --key customer-4711"
+        )
+
     def erased(*, dry_run: bool) -> tuple[str, Erased]:
         async def work(care: Care) -> tuple[str, Erased]:
             return care.address, await care.erase(keys, topic, effects=effects, dry_run=dry_run)

@@ -27,6 +27,18 @@ class Bound(NamedTuple):
 EVER = Bound()
 
 
+def stretch_of(first: str | None, last: str | None, now_us: int) -> tuple[Bound, Bound]:
+    """Return both ends, of ``--from`` and ``--to``; raises `CommandInvalid`, also where they cross."""
+    begin, end = bound_of("--from", first, now_us), bound_of("--to", last, now_us)
+    for one, other in zip(begin, end, strict=True):
+        if one is not None and other is not None and one > other:
+            raise errors.CommandInvalid(
+                problem=f"--from {first} is beyond --to {last}",
+                hint=f"--from names the beginning: --from {last} --to {first}",
+            )
+    return begin, end
+
+
 def bound_of(flag: str, text: str | None, now_us: int) -> Bound:
     """Return the end that a flag names; raises `CommandInvalid`."""
     if text is None:

@@ -6,6 +6,18 @@ from typing import Annotated
 
 import typer
 
+from headrace import errors
+
+
+def not_empty(text: str | None) -> str | None:
+    """Refuse the name of an event that a script has left blank."""
+    if not text and text is not None:
+        raise errors.CommandInvalid(
+            problem="the id of the event is empty", hint="``headrace tail`` prints events with their ids"
+        )
+    return text
+
+
 Journal = Annotated[
     str | None,
     typer.Option(
@@ -36,6 +48,7 @@ EventId = Annotated[
         help="Its id; a beginning that no other has (16 digits: 12 are the time); or the name that its"
         " publisher gave it.",
         show_default=False,
+        callback=not_empty,
     ),
 ]
 TopicName = Annotated[str | None, typer.Option("--topic", help="Of this topic.", show_default=False)]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace import errors
-from headrace.cli.moments import bound_of
-from headrace.cli.options import Index, Journal, Json, Target, examples
+from headrace.cli.moments import stretch_of
+from headrace.cli.options import Index, Journal, Json, Target, examples, not_empty
 from headrace.cli.output import Exit, Progress, counted, plain, put, put_facts, put_json, say
 
 if TYPE_CHECKING:
     from headrace.app import App
     from headrace.ports.replay import Order, Replay, ReplayPlan, ReplayState
+    from headrace.runtime.handlers import Handler
     from headrace.runtime.replay import ReplayWorker
 
 _EPILOG = examples(
@@ -29,6 +31,8 @@ _EPILOG = examples(
     more="The version is that of the code and the model file of this app. Killed at any moment, the same"
     " command goes on. Ctrl-C: what is in hand ends or is handed back.",
 )
+#: After so many looks (a second) a replay without partitions says so: who ends in order hands over at once.
+IDLE_LOOKS = 10
 #: What the reasons mean for which an event is not replayed.
 _REASONS = {
     "before_start": "older than the start of the handler",
@@ -37,6 +41,14 @@ _REASONS = {
     "handled": "handled by this version live",
     "replayed": "with another replay of this version",
     "expired": "deleted by retention",
+}
+
+#: Options of which only one can be meant, and why.
+_APART = {
+    ("--live", "--side"): "results lie in the live topics, or beside them",
+    ("--live", "--again"): "what was handled is handled again only beside the live results",
+    ("--follow", "--to"): "what follows has no end",
+    ("--follow", "--chain"): "what follows takes every event",
 }
 
 
@@ -97,7 +109,10 @@ def _replay(  # noqa: PLR0913, PLR0917 - one parameter per option
     last: End = None,
     chain: Annotated[
         str | None,
-        typer.Option("--chain", show_default=False, metavar="EVENT", help="Events of the chain of this one."),
+        typer.Option(
+            "--chain", show_default=False, metavar="EVENT", help="Events of the chain of this one.",
+            callback=not_empty,
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Shadow: go on with what is handled live from now on.")
@@ -114,34 +129,83 @@ def _replay(  # noqa: PLR0913, PLR0917 - one parameter per option
 ) -> int:  # fmt: skip
     """Run history through the version of a handler that this app holds, each event once."""
     from headrace.cli.target import load
-    from headrace.ports.replay import SIDE_DEFAULT
+    from headrace.ports.replay import SIDE_DEFAULT, Order
     from headrace.world import SystemClock
 
-    if live and side is not None:
-        raise errors.CommandInvalid(problem="--side and --live do not go together")
+    _check(
+        {"--live": live, "--side": side, "--again": again, "--follow": follow, "--to": last, "--chain": chain}
+    )
+    if version is not None and not version:
+        raise errors.CommandInvalid(problem="--model-version is empty", hint="leave it out for any version")
+    for flag, name in (("--side", side), ("--again", again)):
+        _check_name(flag, name)
+    begin, end = stretch_of(first, last, SystemClock().wall_us())
     app = load(target)
     app.configure({"journal": journal, "index": index})
-    order = _order(app, handler)
-    now_us = SystemClock().wall_us()
-    begin, end = bound_of("--from", first, now_us), bound_of("--to", last, now_us)
-    order = replace(
-        order, version=version or "", side=None if live else side or SIDE_DEFAULT, again=again,
+    found = _found(app, handler)
+    _check_side(found, side)
+    order = Order(
+        handler=found.name, topic=found.consumes.topic,
+        version=version or "", side=None if live else side or SIDE_DEFAULT, again=again,
         from_offset=begin.offset, from_us=begin.us, to_offset=end.offset, to_us=end.us, follow=follow,
     )  # fmt: skip
     run = _Run(app, _rate(rate), chain, dry_run=dry_run, as_json=as_json)
     return asyncio.run(run.whole(order))
 
 
-def _order(app: App, name: str) -> Order:
-    """Return the order for all history of a handler; raises `HandlerUnknown`."""
+def _check(given: Mapping[str, str | bool | None]) -> None:
+    """Refuse options that contradict each other."""
+    for (one, other), why in _APART.items():
+        if given[one] not in {None, False} and given[other] not in {None, False}:
+            raise errors.CommandInvalid(
+                problem=f"{one} and {other} do not go together",
+                hint=f"drop one of them: {why}",
+            )
+
+
+def _check_name(flag: str, name: str | None) -> None:
+    """Refuse what no side and no ledger can be called."""
+    from headrace.event.contract import NAME, NAME_CHARS_MAX
+
+    if name is None or NAME.fullmatch(name):
+        return
+    hint = f"a name has 1 to {NAME_CHARS_MAX} letters A to Z or a to z, digits, and any of . _ -"
+    if len(name) > NAME_CHARS_MAX:
+        problem = f"{flag} is too long: {len(name):,} characters, and at most {NAME_CHARS_MAX} are allowed"
+    elif name:
+        problem = f"{flag} {name!r} has characters that are not allowed in a name"
+    else:
+        problem = f"{flag} is empty"
+    raise errors.CommandInvalid(problem=problem, hint=hint)
+
+
+def _check_side(handler: Handler, side: str | None) -> None:
+    """Refuse the name of a side that makes that of a topic too long."""
+    from headrace.event.contract import NAME_CHARS_MAX
+    from headrace.runtime.plan import side_topic
+
+    longest = max((contract.topic for contract in handler.emits), key=len, default=None)
+    if side is None or longest is None:
+        return
+    most = NAME_CHARS_MAX - len(side_topic(longest, ""))
+    if len(side) > most:
+        raise errors.CommandInvalid(
+            problem=f"--side is too long beside topic {longest}: {len(side):,} characters, and at most"
+            f" {most:,} are allowed",
+            hint=f"the topic of its results would be called {longest}.side.NAME, and a topic has at most"
+            f" {NAME_CHARS_MAX} characters",
+        )
+
+
+def _found(app: App, name: str) -> Handler:
+    """Return a handler of the app; raises `HandlerUnknown`."""
     from headrace.cli.target import handler_named
     from headrace.journal.versions import handler_unknown
-    from headrace.ports.replay import Order
 
     found = handler_named(app, name)
     if found is None:
         raise handler_unknown(name, list(app.handlers))
-    return Order(handler=found.name, topic=found.consumes.topic)
+    return found
 
 
 def _rate(text: str | None) -> float | None:
@@ -171,6 +235,8 @@ class _Run:
         self._stop = asyncio.Event()
         self._interrupted = False
         self._before = 0
+        #: Looks at a replay that goes on, but holds no partition yet.
+        self._idle_looks = 0
 
     async def whole(self, order: Order) -> int:
         """Plan or carry out; returns the exit code."""
@@ -207,6 +273,7 @@ class _Run:
         self._before = state.done + state.dead + state.expired
 
         def tell(now: ReplayState) -> None:
+            self._tell_wait(worker, begun, now)
             bar.total = now.allotted
             bar.at(now.done + now.dead + now.expired, f"{now.dead:,} dead" if now.dead else "")
 
@@ -238,6 +305,15 @@ class _Run:
         if order.follow:
             say("following what is handled live; Ctrl-C ends it")
 
+    def _tell_wait(self, worker: ReplayWorker, begun: Replay, now: ReplayState) -> None:
+        """Say once what a replay waits for that goes on after the death of another process."""
+        if not begun.resumed or now.complete or any(one.consumer.held() for one in worker.servers):
+            return
+        self._idle_looks += 1
+        if self._idle_looks == IDLE_LOOKS:
+            lease_s = self._app.settings.lease_ms / 1000
+            say(f"no partition is free yet; those of a process that has died come free within {lease_s:g} s")
+
     def _tell_plan(self, order: Order, plan: ReplayPlan) -> None:
         """Print what would be done, or that there is nothing to do."""
         from headrace.ports.replay import ReplayState
@@ -246,8 +322,11 @@ class _Run:
             done = {} if self._dry_run else _done(ReplayState(0, 0, 0, 0, 0, complete=True), resumed=False)
             put_json(_about(order, plan) | {"dry_run": self._dry_run} | done)
             return
-        what = "would be replayed" if self._dry_run else "to replay: there is nothing to do"
-        put(f"{counted(plan.allotted, 'event')} {what}, {_where(order)}")
+        events = counted(plan.allotted, "event")
+        if self._dry_run:
+            put(f"{events} would be replayed, {_where(order)}")
+        else:
+            put(f"nothing to replay {_where(order)}: {events}")
         self._put_facts(plan)
 
     def _tell_end(self, order: Order, begun: Replay, state: ReplayState) -> None:

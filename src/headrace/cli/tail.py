@@ -11,8 +11,8 @@ from uuid import UUID
 import typer
 
 from headrace import errors
-from headrace.cli.moments import EVER, Bound, bound_of
-from headrace.cli.options import Index, Journal, JsonLines, TopicName, TypeName, examples
+from headrace.cli.moments import EVER, Bound, stretch_of
+from headrace.cli.options import Index, Journal, JsonLines, TopicName, TypeName, examples, not_empty
 from headrace.cli.output import Exit, counted, ending_with_reader, put, put_json_line, warn
 
 if TYPE_CHECKING:
@@ -31,6 +31,17 @@ _EPILOG = examples(
     "headrace tail --from 1 --limit 100 --jsonl | jq .payload",
 )
 
+ChainOf = Annotated[
+    str | None,
+    typer.Option(
+        "--chain",
+        metavar="EVENT",
+        help="Of the chain of this event.",
+        show_default=False,
+        callback=not_empty,
+    ),
+]
+
 
 def add_to(top: typer.Typer) -> None:
     """Add the command."""
@@ -48,10 +59,7 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
             help="Whose payload has this value in this field (a.b for one inside); may be repeated.",
         ),
     ] = None,
-    chain: Annotated[
-        str | None,
-        typer.Option("--chain", metavar="EVENT", help="Of the chain of this event.", show_default=False),
-    ] = None,
+    chain: ChainOf = None,
     first: Annotated[
         str | None,
         typer.Option(
@@ -88,12 +96,12 @@ def _tail(  # noqa: PLR0913, PLR0917 - one parameter per option
 
     if follow and last is not None:
         raise errors.CommandInvalid(problem="--to ends, and --follow does not", hint="drop one of them")
-    now_us = SystemClock().wall_us()
-    begin, end = bound_of("--from", first, now_us), bound_of("--to", last, now_us)
+    begin, end = stretch_of(first, last, SystemClock().wall_us())
     wanted = Wanted(topic, kind, key, tuple(map(_condition, where or ())), begin, end, side)
 
     async def look(at: Look) -> None:
         await _warn_of_topic(at, topic)
+        await _warn_of_side(at, side)
         feed = at.feed(topic, begin.offset or 0, begin.us)
         tail = Tail(feed, wanted, limit, _json if jsonl else _text)
         if chain is not None:
@@ -124,6 +132,14 @@ async def _warn_of_topic(look: Look, topic: str | None) -> None:
     known = [one.name for one in await look.topics()]
     if topic not in known:
         warn(f"the journal has no topic {topic}; it has {', '.join(known) or 'none'}")
+
+
+async def _warn_of_side(look: Look, side: str | None) -> None:
+    if side is None:
+        return
+    known = sorted({one.side for one in await look.replays() if one.side is not None})
+    if side not in known:
+        warn(f"the journal has no side {side}; it has {', '.join(known) or 'none'}")
 
 
 async def _chain(look: Look, text: str, wanted: Wanted) -> list[StoredEvent]:
@@ -223,7 +239,7 @@ class Tail:
     ) -> None:
         self._feed, self._wanted, self._show = feed, wanted, show
         self._left = limit
-        self._ended = False
+        self._ended = self._shown = False
         self._shown_before: set[UUID] = set()
 
     async def run(self, newest: int | None, *, follow: bool) -> None:
@@ -233,6 +249,7 @@ class Tail:
                 for event in await self._feed.newest(newest, self._wanted.fits):
                     self._take(event)
             await self._catch_up()
+            self._warn_of_type(follow=follow)
             while follow and not self._finished():
                 await self._feed.wait()
                 await self._catch_up()
@@ -247,7 +264,13 @@ class Tail:
         if follow:
             await self.run(None, follow=True)
         else:
+            self._warn_of_type(follow=False)
             await self._feed.close()
+
+    def _warn_of_type(self, *, follow: bool) -> None:
+        """Say that it may be the name of the type: any app may have types that no journal knows."""
+        if not self._shown and self._wanted.kind is not None:
+            warn(f"no event of type {self._wanted.kind} was found{' so far' if follow else ''}")
 
     def _finished(self) -> bool:
         return self._ended or (self._left is not None and self._left <= 0)
@@ -267,5 +290,6 @@ class Tail:
         if self._finished() or not self._wanted.fits(event):
             return
         self._show(event)
+        self._shown = True
         if self._left is not None:
             self._left -= 1

@@ -12,6 +12,8 @@ import msgspec
 
 from headrace import errors
 
+#: What some editors begin a file with: after its first bytes, as where files were joined, it is no JSON.
+_MARK = "\ufeff"
 #: Deep nesting serves nobody but those who look for a stack to overflow.
 DEPTH_MAX = 64
 
@@ -31,9 +33,20 @@ def check_foreign(name: str, body: bytes, bytes_max: int) -> None:
             text, object_pairs_hook=_no_twins, parse_constant=_no_constant, parse_int=str, parse_float=_finite
         )
     except (UnicodeDecodeError, ValueError, RecursionError) as fault:
-        raise errors.PayloadUndecodable(str(fault), type=name) from None
+        raise errors.PayloadUndecodable(_why(fault), type=name) from None
     if "\\u" in text:  # only an escape can bring a lone surrogate: valid UTF-8 holds none
         _check_surrogates(name, found)
+
+
+def _why(fault: Exception) -> str:
+    """Return what is wrong and where; the line is told where there are several."""
+    if not isinstance(fault, json.JSONDecodeError):
+        return str(fault)
+    one_line = "\n" not in fault.doc.rstrip()
+    where = f"column {fault.colno}" if one_line else f"line {fault.lineno} column {fault.colno}"
+    if fault.doc.startswith(_MARK, fault.pos):
+        return f"A byte order mark stands where JSON has none: {where}"
+    return f"{fault.msg}: {where}"
 
 
 def fields_of(name: str, body: bytes) -> dict[str, bytes]:

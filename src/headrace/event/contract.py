@@ -20,7 +20,9 @@ from pydantic_core import PydanticSerializationError
 from headrace import errors
 from headrace.errors.tree import bounded
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+#: Kafka takes 249 characters in the name of a topic; the rest is room for what Headrace adds.
+NAME_CHARS_MAX = 200
+NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}")
 #: Topics that Headrace makes itself: those that begin like this, the dead letters of a topic, and the sides
 #: of its replays.
 OWN, DEAD_SUFFIX, SIDE_INFIX = "headrace", ".dlq", ".side."

@@ -76,7 +76,8 @@ def lifespan(app: App, *, handlers: bool = False) -> Callable[[object], Abstract
 def _told(serving: asyncio.Task[int]) -> None:
     fault = None if serving.cancelled() else serving.exception()
     if fault is not None:
-        _log.critical("no event is handled in this process any more: %s", fault, exc_info=fault)
+        told = f"[{fault.code}] {fault}" if isinstance(fault, errors.HeadraceError) else fault
+        _log.critical("no event is handled in this process any more: %s", told, exc_info=fault)
 
 
 class Inlet:

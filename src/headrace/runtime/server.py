@@ -89,7 +89,7 @@ class Server:
                 if not fault.retryable:
                     raise
                 if not outage_s and not self._stopping:
-                    _log.warning("%s: %s Trying again until it answers.", self.name, fault)
+                    _log.warning("[%s] %s: %s Trying again until it answers.", fault.code, self.name, fault)
                 self._outage = str(fault)
                 outage_s = min(OUTAGE_S_MAX, outage_s * 2 or OUTAGE_S_MIN)
                 await rest(outage_s, self._clock, lambda: self._stopping)

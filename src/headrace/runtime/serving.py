@@ -107,8 +107,8 @@ class Versions:
     async def _take_up(self, found: LoadedModel | errors.HeadraceError | None) -> None:
         if isinstance(found, errors.HeadraceError):
             _log.error(
-                "model of %s: the new file is not used, the old one keeps serving: %s (%s)",
-                self._handler.name, found, found.hint,
+                "[%s] model of %s: the new file is not used, the old one keeps serving: %s Hint: %s",
+                found.code, self._handler.name, found, found.hint,
             )  # fmt: skip
         elif found is not None:
             await self._adopt(found, await self._offer(found))
@@ -177,7 +177,8 @@ class Versions:
         )
         if self._told != offered.mine.name:  # once per version, not at every look
             self._told = offered.mine.name
-            _log.error("%s (%s)", fault, fault.hint)
+            # A step of the documented way back: nothing has failed.
+            _log.warning("[%s] %s Hint: %s", fault.code, fault, fault.hint)
 
 
 class Pinned(Versions):

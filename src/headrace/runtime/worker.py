@@ -237,7 +237,7 @@ class Worker:
                 failing = False
             except errors.JournalError as fault:
                 if not failing:  # once per outage
-                    _log.warning("retention waits: %s", fault)
+                    _log.warning("[%s] retention waits: %s", fault.code, fault)
                 failing = True
             except Exception:  # noqa: BLE001 - events are handled all the same; the next start tries again
                 _log.exception("retention has ended until the worker starts again")
@@ -264,7 +264,7 @@ class Worker:
                 await self._lease.leave()
         except errors.JournalError as fault:
             # What we hold is taken over when the lease runs out; nothing is lost.
-            _log.warning("left without handing back: %s", fault)
+            _log.warning("[%s] left without handing back: %s", fault.code, fault)
         finally:
             if self._keeper is not None:
                 self._keeper.stop()
@@ -331,7 +331,7 @@ class Keeper:
                 _log.error("this worker was struck off the journal; its partitions go to others")
         except errors.JournalError as fault:
             if not self._failing:  # once per outage
-                _log.warning("the lease could not be renewed: %s", fault)
+                _log.warning("[%s] the lease could not be renewed: %s", fault.code, fault)
             self._failing = True
             return False
         self._failing = False

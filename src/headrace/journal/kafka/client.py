@@ -292,7 +292,8 @@ class Admin:
         try:
             found = await self.settings(topic.name)
         except errors.JournalDenied as fault:
-            _log.warning("topic %s: its settings are not checked; %s", topic.name, fault.context["problem"])
+            problem = fault.context["problem"]
+            _log.warning("[%s] topic %s: its settings are not checked; %s", fault.code, topic.name, problem)
             return topic
         for wrong in unfit(topic.name, found, config, topic.replicas):
             raise errors.TopicUnfit(topic=topic.name, problem=wrong.problem, setting=wrong.setting)

@@ -82,7 +82,9 @@ class Parents:
                 self.answers += await self._found(parked)
                 self._wake()
             except errors.JournalError as fault:
-                _log.warning("parents that were published apart are still looked for: %s", fault)
+                _log.warning(
+                    "[%s] parents that were published apart are still looked for: %s", fault.code, fault
+                )
                 self._parked += parked
                 await self._log.clock.sleep(AGAIN_S)
 

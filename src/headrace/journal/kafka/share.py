@@ -225,7 +225,9 @@ class Share:
         try:
             await insist(self.pay, self._clock)
         except errors.JournalError as fault:
-            _log.warning("%s: what was finished last is handled again: %s", self._handler, fault)
+            _log.warning(
+                "[%s] %s: what was finished last is handled again: %s", fault.code, self._handler, fault
+            )
 
     # --- told by the thread -------------------------------------------------------------------
 
