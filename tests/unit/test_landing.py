@@ -122,3 +122,25 @@ def test_a_large_outcome_is_written_while_more_is_claimed() -> None:
     assert asyncio.run(landing(LITTLE + 1, apart=True)) == (True, False, "heard")
     assert asyncio.run(landing(LITTLE, apart=True)) == (False, False, "heard"), "little is soon written"
     assert asyncio.run(landing(LITTLE + 1, apart=False)) == (False, False, "heard")
+
+
+def test_what_is_written_no_longer_lets_claims_go_first() -> None:
+    """Whether anybody has asked what became of it or not: little that is finished is written before more."""
+
+    async def lands_first() -> list[bool]:
+        server, clock = Server.__new__(Server), ManualClock()
+        server._clock, server._flights, server._launched_ns = clock, [flight_of(1)], 0
+        server.consumer = cast("Any", SimpleNamespace(claims_apart=True))
+        server._flights[0].left = 0
+        over = asyncio.Event()
+
+        async def write() -> None:
+            await over.wait()
+
+        server._writing = asyncio.create_task(write())
+        found = [server._lands_first()]
+        over.set()
+        await server._writing
+        return [*found, server._lands_first()]
+
+    assert asyncio.run(lands_first()) == [False, True]

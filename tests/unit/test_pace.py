@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.ports import Batch, Outcome, Settled, VersionInfo
+from headrace.ports import Attempt, Batch, DeadLetter, Outcome, Settled, VersionInfo
 from headrace.runtime.replay import (
     BATCH_BESIDE_LIVE_MAX,
     BATCH_MAX,
@@ -29,6 +29,8 @@ class Endless:
     def __init__(self) -> None:
         self.asked: list[int] = []
         self.taken = self.running = 0
+        #: Refused outcomes: their ids are taken.
+        self.conflicts: dict[int, bytes] = {}
 
     async def take(self, limit: int, version: VersionInfo) -> Batch:
         """Give as much as is asked for."""
@@ -39,7 +41,8 @@ class Endless:
     async def settle(self, parts: Any, *, limit: int = 0) -> list[Settled]:
         """Take note of nothing."""
         assert limit == 0, "the next batch is claimed by itself"
-        return [Settled(frozenset(), {}, None) for _ in parts]
+        conflicts, self.conflicts = self.conflicts, {}
+        return [Settled(frozenset(), conflicts, None) for _ in parts]
 
     async def live_load(self) -> tuple[int, int]:
         """Return what live has taken, and has in hand."""
@@ -138,6 +141,27 @@ def test_beside_live_work_one_batch_is_in_hand() -> None:
         return second is not None, looks_again, await one.take(8, VERSION) is not None
 
     assert asyncio.run(in_hand()) == (False, True, True)
+
+
+def test_an_outcome_that_is_refused_is_in_hand_until_it_is_a_dead_letter() -> None:
+    """It is named twice, and counted once: else the next batch would wait for what nobody has in hand."""
+
+    async def left() -> tuple[int, int]:
+        one, endless, _ = pace()
+        batch = await one.take(1, VERSION)
+        assert batch is not None
+        endless.conflicts = {batch.rows[0][0]: b""}
+        await one.settle([(batch, Outcome(done=batch.rows))])
+        refused = one._aloft
+        await one.settle([(batch, Outcome(dead=[dead_letter(batch)]))])
+        return refused, one._aloft
+
+    assert asyncio.run(left()) == (1, 0)
+
+
+def dead_letter(batch: Batch) -> DeadLetter:
+    """Return what becomes of a refused outcome."""
+    return DeadLetter(batch.rows[0], "failed", "", "", "", Attempt(1))
 
 
 def test_what_is_in_hand_live_goes_first_for_a_while() -> None:

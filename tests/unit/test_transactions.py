@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from headrace.journal.kafka import produce
 from headrace.journal.kafka.allotter import Quicker, Writer
 from headrace.journal.kafka.client import cluster_of
 from headrace.journal.kafka.produce import COMMIT_TRIES_MAX, Aborted, Transactions, Unsure, commit
+from headrace.journal.kafka.share import Share
 from headrace.ports import NoFaults
 from headrace.world import SystemChance
 
@@ -174,3 +176,31 @@ def test_offsets_that_are_never_sent_are_an_outage(monkeypatch: pytest.MonkeyPat
     stuck.goes_on.set()
     transactions.close()
     assert not stuck.committed
+
+
+async def _left(share: Share) -> None:
+    leaving = asyncio.create_task(share.leave())
+    await asyncio.sleep(0.01)
+    assert share.parts == {}, "nothing of them is claimed any more"
+    joining = asyncio.create_task(share.join())
+    await asyncio.gather(leaving, joining)
+
+
+def test_who_joins_waits_for_who_leaves() -> None:
+    """A commit that nobody can say anything of leaves the group beside the loop, which joins again."""
+    told = list[str]()
+    share = Share.__new__(Share)
+    known: Any = share
+
+    async def join() -> None:
+        told.append("joined")
+
+    async def close() -> None:
+        told.append("closed")
+
+    known._membership, known.parts, known.deliveries, known._join = asyncio.Lock(), {1: None}, None, join
+    known.poller = SimpleNamespace(close=lambda: time.sleep(0.1))
+    known.transactions = SimpleNamespace(close=lambda: told.append("ended"))
+    known.parents, known._log = SimpleNamespace(close=close), SimpleNamespace(faults=NoFaults())
+    asyncio.run(_left(share))
+    assert told == ["ended", "closed", "joined"]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from headrace import errors
 from headrace.codec.head import decode_head, decode_stamp
+from headrace.journal.allotment import points, union, without
 from headrace.journal.connection import Connection
 from headrace.journal.queries import load
 from headrace.journal.removal import EMPTY, bare
@@ -64,12 +65,24 @@ def expire(db: Connection, sub: int, tp: int, reason: Reason, seqs: Sequence[int
 
 
 def give_up(db: Connection, sub: int, tp: int) -> int:
-    """Inside a transaction: close all that a replay was allotted of a partition and has not finished."""
+    """Inside a transaction: close all that a replay was allotted of a partition and has not finished.
+
+    From then on it is allotted to nobody: the version may have it live, redriven, or in another replay.
+    """
     queries: Any = load("handlers.sql")
     fence(db, sub, tp)
+    opened = [row[0] for row in db.rows(queries.open_events, (sub, tp, None))]
     closed = expire(db, sub, tp, RETIRED)
     left = int(db.row(queries.allotted_left, (sub, tp))[0])
+    _, high, _ = db.row(queries.position, (sub, tp))
+    given = db.rows(queries.allotted_of, (sub, tp))
     db.ex(queries.replay_end, (left, sub, tp))
+    if given:
+        end = max(upto for _, upto in given)
+        db.ex(queries.allotted_drop, (sub, tp))
+        kept = without(given, union([*points(opened), (high, end)]))
+        for after, upto in [*kept, (end, end)]:  # the last says how far was looked
+            db.ex(load("replay.sql").allot, (sub, tp, after, upto))
     return closed + left
 
 

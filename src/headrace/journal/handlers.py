@@ -71,9 +71,9 @@ async def retire(db: Connection, wanted: str, *, dry_run: bool, replays_only: bo
     _check_idle(db, f"replay of {name}", replays)
     closed = sum(db.row(queries.open_count, (sub,))[0] for sub, _, _ in subs)
     untaken = sum(db.row(queries.untaken, (sub, topic))[0] for sub, topic, _ in subs)
-    left = sum(_left(db, sub) for sub in replays)
+    left = sum(_left(db, sub) for sub in replays) if dry_run else 0
     if not dry_run:
-        closed = left = 0
+        closed = 0
         for sub in replays:
             for tp, _, _ in db.rows(queries.positions, (sub,)):
                 left += await db.write(partial(_give_up, db, name, sub, tp))

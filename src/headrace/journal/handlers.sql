@@ -42,8 +42,14 @@ OR EXISTS (SELECT 1 FROM position AS at WHERE at.sub = replay.sub AND (at.runnin
 -- name: allotted_left
 -- How many events of a partition that a replay was allotted it has not taken.
 SELECT count(*) FROM position CROSS JOIN allotted ON allotted.sub = position.sub AND allotted.tp = position.tp
-CROSS JOIN event ON event.tp = allotted.tp AND event.seq > max(allotted.after, position.high)
+CROSS JOIN event ON event.tp >> 10 = allotted.tp >> 10 AND event.tp = allotted.tp AND event.seq > max(allotted.after, position.high)
 AND event.seq <= allotted.upto WHERE position.sub = ? AND position.tp = ?;
+-- name: allotted_of
+-- What a replay was allotted of a partition.
+SELECT after, upto FROM allotted WHERE sub = ? AND tp = ? ORDER BY after;
+-- name: allotted_drop
+-- Take it back.
+DELETE FROM allotted WHERE sub = ? AND tp = ?;
 -- name: replay_end
 -- Move a replay to the end of what it was allotted of a partition; what it had not taken is expired.
 UPDATE position SET taken = taken + ?1, expired = expired + ?1, (high, claimed_after) = (
@@ -88,7 +94,9 @@ WHERE open.sub = ?1 AND open.tp = ?2 AND (?3 IS NULL OR open.seq IN (SELECT valu
 SELECT (SELECT count(*) FROM open WHERE sub = ?1) + (SELECT count(*) FROM position CROSS JOIN event
     ON event.tp = position.tp AND event.seq > claimed_after AND event.seq <= high
     WHERE position.sub = ?1 AND claimed_after < high AND NOT EXISTS (
-        SELECT 1 FROM open WHERE open.sub = ?1 AND open.tp = event.tp AND open.seq = event.seq));
+        SELECT 1 FROM open WHERE open.sub = ?1 AND open.tp = event.tp AND open.seq = event.seq)
+    AND (NOT EXISTS (SELECT 1 FROM replay WHERE sub = ?1) OR event.seq <= (SELECT upto FROM allotted
+        WHERE sub = ?1 AND tp = event.tp AND after < event.seq ORDER BY after DESC LIMIT 1)));
 -- name: untaken
 -- How many events a subscription has not taken yet.
 SELECT count(*) FROM event CROSS JOIN position ON position.sub = ?1 AND position.tp = event.tp

@@ -107,7 +107,8 @@ class Pace:
         del limit
         settled = await self._consumer.settle(parts)
         self._pause_s = 0.0  # it was until the end of the batch
-        self._aloft -= sum(len(outcome) for _, outcome in parts)
+        for (_, outcome), answer in zip(parts, settled, strict=True):
+            self._aloft -= len(outcome) - len(answer.conflicts)  # those come once more, as dead letters
         now = self._clock.boot_ns()
         if self._beside_live():
             rest_ns = min(REST_TIMES * (now - self._began_ns), int(REST_MS_MAX * 1e6))

@@ -145,7 +145,7 @@ class Server:
         Only where claims have no part in the transaction of an outcome: with much in hand the next batch is
         claimed before, so that handlers have something to do meanwhile.
         """
-        little = self.consumer.claims_apart and self._aloft() <= LITTLE and self._writing is None
+        little = self.consumer.claims_apart and self._aloft() <= LITTLE and not self._writes()
         return little and (self._soon_s() > 0 or any(self._ripe(flight) for flight in self._flights))
 
     def _soon_s(self) -> float:
@@ -209,7 +209,7 @@ class Server:
         patience = max(0.001, self._rhythm.wait_s(IDLE_S))
         for wait_s in (self._limited_s(), self._soon_s()):
             patience = min(patience, wait_s or patience)
-        if len(self._flights) > 1 and self._writing is None and any(not one.left for one in self._flights):
+        if len(self._flights) > 1 and not self._writes() and any(not one.left for one in self._flights):
             patience = min(patience, PACE_MS / 1000)
         if self._flights or self._claimed:
             patience = min(patience, self._settle_after_ms / 1000)
@@ -224,7 +224,7 @@ class Server:
             return 0  # as many handlers hang as may run: taking more would only pile up threads
         aloft = self._aloft()
         # What is handled, and waits until what was before it is written, is in hand as well.
-        waits = 0 if self._writing is None else sum(flight.finished() for flight in self._flights)
+        waits = sum(flight.finished() for flight in self._flights) if self._writes() else 0
         free = self._window.free(aloft + waits, hungry=self.pipeline.hungry)
         return min(free, self._rate.room(self._clock.boot_ns(), aloft)) if self._rate.limited else free
 
@@ -280,7 +280,7 @@ class Server:
 
     async def _land_ripe(self) -> bool:
         """Commit what is ready, oldest batch first: of two events of a key the later is never the first."""
-        if self._writing is not None and not self._writing.done():
+        if self._writes():
             return False
         await self._written()
         ripe = [at for at, flight in enumerate(self._flights) if self._ripe(flight)]
@@ -296,6 +296,9 @@ class Server:
             self._writing.add_done_callback(lambda _: self.wake())
             await asyncio.sleep(0)  # it begins before the next claim does, which it would have to wait for
         return True
+
+    def _writes(self) -> bool:
+        return self._writing is not None and not self._writing.done()
 
     async def _written(self) -> None:
         """Wait for the outcome that is being written, if there is one; raises what has become of it."""

@@ -118,11 +118,11 @@ class Writer:
             raise self._quicker(fault.__cause__) from fault
         except KafkaException as fault:
             error: KafkaError = fault.args[0]
-            if error.code() in _QUICKER or error.code() == KafkaError.UNKNOWN:
-                raise self._quicker(fault) from fault
             if not (error.fatal() or isinstance(fault, Aborted)):
                 with suppress(KafkaException):
                     producer.abort_transaction(TRANSACTION_MS_MAX / 1000)
+            if error.code() in _QUICKER or error.code() == KafkaError.UNKNOWN:
+                raise self._quicker(fault) from fault
             raise self._coded(fault) from fault
 
     def _quicker(self, fault: BaseException | None) -> Quicker:

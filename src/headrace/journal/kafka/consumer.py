@@ -308,6 +308,7 @@ class KafkaConsumer:
                 stale = frozenset(row[0] for row in batch.rows if row[1] not in ours)
                 kept.append((batch, fitting(batch, without(outcome, stale) if stale else outcome, self._log)))
                 settled.append(Settled(stale, {}, None))
+            assert not self._share.standing, "one outcome is written at a time"
             self._share.standing = tps
         try:
             await self._commit(kept, tps)

@@ -26,7 +26,7 @@ from headrace.journal.kafka.share import KafkaWorker, Wish
 from headrace.journal.kafka.survey import Survey
 from headrace.journal.kafka.topics import replay_name, replay_number, split_name
 from headrace.journal.versions import meant
-from headrace.ports import Subscription, VersionInfo, VersionOffer
+from headrace.ports import Clock, Subscription, VersionInfo, VersionOffer
 from headrace.ports.replay import Order, Replay, ReplayPlan, ReplayState
 
 #: Somebody else allots meanwhile, or a model gets the epoch that was planned with; nobody does that for long.
@@ -194,7 +194,7 @@ class KafkaReplays:
         now = await allotments.read()
         if sum(_is_same(one, order, version, topic) for one in now) > same or drafts.clashes(draft, now):
             return None
-        return allotment if await _written(writer, allotment, allotments, now) else None
+        return allotment if await _written(self._log.clock, writer, allotment, allotments, now) else None
 
     # --- following ----------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class KafkaReplays:
         now = await work.allotments.read()
         if known not in now or work.drafts.clashes(draft, now):
             return 0  # the next time
-        if not await _written(writer, more, work.allotments, now):
+        if not await _written(self._log.clock, writer, more, work.allotments, now):
             return 0
         self._log.faults.at("replay.extended")
         return self._grown(work, more, replay)
@@ -229,7 +229,7 @@ class KafkaReplays:
 
 
 async def _written(
-    writer: Writer, record: Allotment, allotments: Allotments, before: Sequence[Allotment]
+    clock: Clock, writer: Writer, record: Allotment, allotments: Allotments, before: Sequence[Allotment]
 ) -> bool:
     """Write an allotment; ``False`` where somebody else was quicker, or the topic has to say if it stands.
 
@@ -238,7 +238,10 @@ async def _written(
     try:
         await writer.write(record)
     except Quicker as fault:
-        if fault.sure or await allotments.read() != before:
+        if fault.sure:
+            return False
+        await clock.sleep(AGAIN_S_MAX)  # a rival may have begun, and not committed yet
+        if await allotments.read() != before:
             return False
         raise fault.error from fault
     return True

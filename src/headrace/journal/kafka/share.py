@@ -101,6 +101,8 @@ class Share:
         self.owed: list[Out] = []
         self._paid_ns = 0
         self.woken = asyncio.Event()
+        #: Whoever joins waits for one who is leaving: else it would end what the newcomer has begun.
+        self._membership = asyncio.Lock()
         self.decisions: Decisions
         self.parents = Parents(log, self.woken.set)
         #: For people: where the results of a replay lie.
@@ -108,15 +110,19 @@ class Share:
 
     async def join(self) -> None:
         """Join the group; from then on it is the group that gives and takes partitions."""
+        async with self._membership:
+            await self._join()
+
+    async def _join(self) -> None:
         topic, allotted = await self._log.renew(self._topic), self._wish.allotted
         if allotted is not None and allotted.topic_id != topic.topic_id:
             problem = f"{topic.name} was deleted and made again, so its history is another"
             raise errors.ReplayRefused(handler=split_name(self._handler)[0], problem=problem)
         if self.poller is not None and topic.topic_id != self.poller.topic.topic_id:
             _log.warning("%s: the topic was deleted and made again; it is read from its start", topic.name)
-            await self.leave()
+            await self._leave()
         if self.poller is not None and not self.poller.alive():
-            await self.leave()  # it has told why; now once more
+            await self._leave()  # it has told why; now once more
         if self.poller is not None:
             return
         log, group = self._log, self._log.group_of(self._handler)
@@ -138,7 +144,12 @@ class Share:
 
     async def leave(self) -> None:
         """Leave the group, and drop what was in hand."""
+        async with self._membership:
+            await self._leave()
+
+    async def _leave(self) -> None:
         poller, self.poller = self.poller, None
+        self.parts.clear()  # first: nothing of them is to be claimed meanwhile
         if poller is not None:
             await asyncio.to_thread(poller.close)
             self.transactions.close()
