@@ -14,7 +14,7 @@ from headrace import App, Event
 from headrace.settings import Settings
 
 
-class Sent(Event, topic="sent"):
+class Logged(Event, topic="logged"):
     """What is handled."""
 
     number: int
@@ -22,9 +22,9 @@ class Sent(Event, topic="sent"):
 
 def app_of(journal: Path, version: str) -> App:
     """Return an app of one handler of a version."""
-    app = App("shop", settings=Settings(journal=str(journal)), events=[Sent])
+    app = App("shop", settings=Settings(journal=str(journal)), events=[Logged])
 
-    async def handle(event: Sent) -> None: ...
+    async def handle(event: Logged) -> None: ...
 
     app.handler(version=version)(handle)
     return app
