@@ -115,7 +115,7 @@ def test_little_room_keeps_it_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pages = asyncio.run(write(db, COMMITS // 3))
     limit = db.ex("PRAGMA journal_size_limit").fetchall()
     db.close()
-    assert max(pages) < 4 * connections.WAL_PAGES_SHORT
+    assert max(pages) < connections.WAL_PAGES_SOFT / 2, "the thread may be late on a busy machine"
     assert any(after < before for before, after in pairwise(pages))
     assert limit == [(1 << 20,)]
 
