@@ -28,7 +28,7 @@ from tests.services.replaying import (
 
 from headrace.codec.allotment import Allotment
 from headrace.journal.kafka import letters
-from headrace.journal.kafka.allotter import Allotments
+from headrace.journal.kafka.allotter import Allotments, Quicker
 from headrace.ports import KAFKA_FAILPOINTS, REPLAY_FAILPOINTS, VersionOffer
 from headrace.ports.replay import Replay, ReplayPlan
 
@@ -184,8 +184,10 @@ async def test_who_has_begun_last_allots(bench: Bench) -> None:
             )
             for at in range(2)
         ]  # fmt: skip
-        assert not await slow.write(made[0])
-        assert await quick.write(made[1])
+        with pytest.raises(Quicker) as quicker:
+            await slow.write(made[0])
+        assert quicker.value.sure
+        await quick.write(made[1])
         assert await allotments.read() == await others.read() == made[1:]
 
 
