@@ -107,15 +107,23 @@ def test_a_reader_that_stays_has_it_tried_seldom(tmp_path: Path, asked: list[int
     db.close()
 
 
+def at_once(self: Checkpointer) -> None:
+    """Make the checkpoint where it is asked for: the thread may be late on a busy machine."""
+    db = apsw.Connection(self._db.filename)
+    db.execute(self._restart).fetchall()
+    db.close()
+
+
 def test_little_room_keeps_it_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the disk is short it begins anew after few pages, and no more of it than that stays on disk."""
+    monkeypatch.setattr(Checkpointer, "ask", at_once)
     monkeypatch.setattr(connections, "WAL_PAGES_SOFT", 10 * COMMITS)
     monkeypatch.setattr(connections, "room_bytes", lambda _: connections.ROOM_BYTES_MIN - 1)
     db = opened(tmp_path / "j.db")
     pages = asyncio.run(write(db, COMMITS // 3))
     limit = db.ex("PRAGMA journal_size_limit").fetchall()
     db.close()
-    assert max(pages) < connections.WAL_PAGES_SOFT / 2, "the thread may be late on a busy machine"
+    assert max(pages) < 4 * connections.WAL_PAGES_SHORT
     assert any(after < before for before, after in pairwise(pages))
     assert limit == [(1 << 20,)]
 

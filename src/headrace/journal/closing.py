@@ -76,13 +76,12 @@ def give_up(db: Connection, sub: int, tp: int) -> int:
     left = int(db.row(queries.allotted_left, (sub, tp))[0])
     _, high, _ = db.row(queries.position, (sub, tp))
     given = db.rows(queries.allotted_of, (sub, tp))
-    db.ex(queries.replay_end, (left, sub, tp))
-    if given:
-        end = max(upto for _, upto in given)
-        db.ex(queries.allotted_drop, (sub, tp))
-        kept = without(given, union([*points(opened), (high, end)]))
-        for after, upto in [*kept, (end, end)]:  # the last says how far was looked
-            db.ex(load("replay.sql").allot, (sub, tp, after, upto))
+    end = max([high, *(upto for _, upto in given)])
+    db.ex(queries.replay_end, (left, end, sub, tp))
+    db.ex(queries.allotted_drop, (sub, tp))
+    kept = without(given, union([*points(opened), (high, end)]))
+    for after, upto in [*kept, (end, end)]:  # the last says how far was looked
+        db.ex(load("replay.sql").allot, (sub, tp, after, upto))
     return closed + left
 
 

@@ -52,9 +52,8 @@ SELECT after, upto FROM allotted WHERE sub = ? AND tp = ? ORDER BY after;
 DELETE FROM allotted WHERE sub = ? AND tp = ?;
 -- name: replay_end
 -- Move a replay to the end of what it was allotted of a partition; what it had not taken is expired.
-UPDATE position SET taken = taken + ?1, expired = expired + ?1, (high, claimed_after) = (
-    SELECT max(position.high, coalesce(max(upto), 0)), max(position.high, coalesce(max(upto), 0)) FROM allotted
-    WHERE sub = ?2 AND tp = ?3) WHERE sub = ?2 AND tp = ?3;
+UPDATE position SET taken = taken + ?1, expired = expired + ?1, high = ?2, claimed_after = ?2
+WHERE sub = ?3 AND tp = ?4;
 -- name: retired_sub
 -- The retired subscription of a handler to a topic.
 SELECT id FROM subscription WHERE handler = ? AND topic = ? AND kind = 'retired';
