@@ -24,7 +24,6 @@ def add_to(top: typer.Typer) -> None:
         epilog=examples(
             "headrace handler retire support.route --dry-run",
             "headrace handler retire route --yes",
-            "headrace handler retire route --replays --dry-run",
         ),
     )(_retire)
     top.add_typer(handler, name="handler")

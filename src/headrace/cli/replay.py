@@ -169,7 +169,7 @@ def _check_name(flag: str, name: str | None) -> None:
 
     if name is None or NAME.fullmatch(name):
         return
-    hint = f"a name has 1 to {NAME_CHARS_MAX} letters A to Z or a to z, digits, and any of . _ -"
+    hint = f"1 to {NAME_CHARS_MAX} of these: letters A to Z or a to z, digits, and any of . _ -"
     if len(name) > NAME_CHARS_MAX:
         problem = f"{flag} is too long: {len(name):,} characters, and at most {NAME_CHARS_MAX} are allowed"
     elif name:
